@@ -33,14 +33,14 @@ def cite(*names: object) -> BibTeX:
     them.
 
     `names` are methods, data sets, partitions, models or software by their name in the package
-    (`cite("FedUp", "digits")`; case, blanks, `-` and `_` do not matter), or the objects and classes
-    themselves (`cite(fc.FedUp(alpha=0.05))`). A FedAvg with server momentum also cites the paper that
-    introduced it.
+    (`cite("FedUp", "digits")`; case, blanks, `-` and `_` do not matter), the objects and classes
+    themselves (`cite(fc.FedUp(alpha=0.05))`), or keys of the bibliography (`cite("zhu2019leakage")`). A FedAvg with
+    server momentum also cites the paper that introduced it.
 
     Raises ValueError for an unknown name, listing the known ones, and for a call without names.
     """
     entries, works = _bibliography()
-    known = {_plain(name): keys for name, keys in works.items()}
+    known = {_plain(name): keys for name, keys in works.items()} | {_plain(key): [key] for key in entries}
     some = f"known names are {', '.join(list(works)[:8])} and {len(works) - 8} more, the keywords of the bibliography"
     if not names:
         raise ValueError(f"cite() needs at least one name; {some}")

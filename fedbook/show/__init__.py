@@ -52,7 +52,7 @@ ENDS = dict(zip(
     strict=True,
 ))  # fmt: skip  # verdict of one claim -> of several
 RESTS = {
-    "proof": "proved or counted", "paper": "the document's setting", "desk": "real data, smaller scale",
+    "proof": "proved or counted", "paper": "the document's setting", "desk": "larger data, scaled down",
     "quick": "small or synthetic data",
 }  # fmt: skip
 SIGNS = dict(zip((*KINDS, ""), ["✓", "(✓)", "✓?", "✗", "–", "?", "…"], strict=True))  # verdict -> sign
@@ -471,7 +471,7 @@ def _ways(counts: Mapping[str, int]) -> str:
 
 def ended(root: Path | None = None) -> pages.Html:
     """The claim box of all documents together: the counts of verdicts by document, and the claims that hold by a
-    proof, by a count, or on real data."""
+    proof, by a count, or on larger data."""
     chosen = [(claim, strongest(judged(claim, root or results()))) for claim in every() if not claim.own]
     found: dict[str, Counter] = {claim.document: Counter() for claim, _ in chosen}
     for claim, best in chosen:
@@ -486,7 +486,7 @@ def ended(root: Path | None = None) -> pages.Html:
     sure = [claim for claim, best in chosen if best and best.kind == "holds" and best.profile != "quick"]
     lines = {claim.name: f"{DOCUMENTS[claim.document]}, {claim.place}: {claim.text}" for claim in sure}
     return together(
-        [box, _listed("Claims that hold by a proof, by a count, or on real data:", lines)][: 1 + bool(sure)]
+        [box, _listed("Claims that hold by a proof, by a count, or on larger data:", lines)][: 1 + bool(sure)]
     )
 
 

@@ -301,7 +301,8 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
     cases = [case for case in data["desk"]["cases"] if case["share_of_kernels"]]
     speeds = [(case["path"], case["ratio_to_plain"]) for case in cases]
     own = [row["speed over one client after another"] for row in data["modules"]["cases"] if row["path"] == "batched"]
-    chunks = {c["chunk"]: c["needed"] for c in data["memory"]["cases"] if (c["model"], c["cohort"]) == ("mlp", 50)}
+    peaks = [c for c in data["memory"]["cases"] if (c["model"], c["cohort"], c["path"]) == ("mlp", 50, "batched")]
+    chunks = {c["chunk"]: c["needed"] * c["returned"]["ratio"] for c in peaks}  # bytes, measured
     plain = [ratios["written"] for path, ratios in speeds if path == "written"]
     low = [ratios[f"{path} bfloat16"] / ratios[path] for path, ratios in speeds]
     two = [ratios[path] / ratios[f"{path}, one thread"] for path, ratios in speeds]

@@ -111,8 +111,8 @@ def yardstick(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     ax.set(xlabel="% of a round that its fastest kernels would take", xlim=(0, 105), ylim=(len(rows) - 0.5, -0.5))
     ax.legend()
     units = {"bandwidth": "GB/s"}
-    peaks = {name: f"{peak:.0f} {units.get(name, 'GFLOP/s')}" for name, peak in file["peaks"].items()}
-    return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"], "peaks": str(peaks)}
+    peaks = ", ".join(f"{name} {peak:.0f} {units.get(name, 'GFLOP/s')}" for name, peak in file["peaks"].items())
+    return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"], "peaks": peaks}
 
 
 def roof(file: Mapping[str, Any]) -> tuple[float, float]:

@@ -174,7 +174,7 @@ def confidence(judgement: Judgement | None) -> str:
     synthetic = any("roles" in q[2] or "domain" in q[2] for q in judgement.answers)
     data = {
         "quick": "synthetic data only" if synthetic else "small digits only",
-        "desk": "real data, on a smaller scale than the document's",
+        "desk": "larger data, scaled down from the document's",
         "paper": "the document's own setting",
     }
     notes = [f"profile {judgement.profile}: {data[judgement.profile]}, {seeds} seed{'s' * (seeds != 1)}"]

@@ -239,7 +239,7 @@ def test_the_data_nearest_to_the_documents_decide(stored):
     assert found[0].printed == {}  # other data than the document's
     (line,) = claims.matrix([CLAIM], root).to_dict("records")
     assert line["verdict"] == "does not hold on larger data"
-    assert line["rests on"] == "profile desk: real data, on a smaller scale than the document's, 3 seeds"
+    assert line["rests on"] == "profile desk: larger data, scaled down from the document's, 3 seeds"
 
 
 def test_accuracy_on_cifar10_is_decided_by_runs_with_clipped_gradients():
@@ -256,7 +256,7 @@ def test_accuracy_on_cifar10_is_decided_by_runs_with_clipped_gradients():
 
 def test_every_table_whose_claims_have_no_question_on_real_data_is_named_with_the_reason():
     text = (Path(__file__).parents[2] / "book" / "decisions.md").read_text("utf-8")
-    section = text.split("## Claims that have no question on real data")[1].split("\n## ")[0]
+    section = text.split("## Claims that have no question on larger data")[1].split("\n## ")[0]
     without = {claim.table for claim in claims.every() if claim.table and "desk" not in claim.questions}
     assert set(re.findall(r"`([^`]+)`", section)) == without
 
@@ -459,7 +459,7 @@ def test_verdicts_are_counted_by_document(stored, monkeypatch):
     assert "FedUp study: 2 not computed yet; SCAFFOLD page: 1 holds" in show.ended(root).text
     write("quick", "z", 0.6)
     assert show.ended(root).text.startswith("The documents' claims: 3 central claims")
-    assert show.ended(root).text.endswith("or on real data:\nSCAFFOLD page, §2: z")  # and none of small data
+    assert show.ended(root).text.endswith("or on larger data:\nSCAFFOLD page, §2: z")  # and none of small data
     assert "FedUp study: 2 hold; SCAFFOLD page: 1 holds" in show.ended(root).text
 
 
@@ -508,7 +508,7 @@ def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(
     assert "quick: better" in text
     assert "desk: better" in text
     assert "verdict: holds" in text
-    assert "smaller scale" in text, "the desk's data are nearer to the document's"
+    assert "scaled down" in text, "the desk's data are nearer to the document's"
     with pytest.raises(KeyError, match="b"):
         show.box(["b"], root)
 
