@@ -582,8 +582,8 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "", 
     """
     words = "What was measured, and what checks it"
     if more:
-        words += f"; and {len(_named(more))} claims about ablations and speed"
-    speed = f"; speed: rounds to {overview.SHARE:.0%} of the lower of the two late accuracies"
+        words += f"; and {len(_named(more))} further claims"
+    speed = f"; speed: rounds to {overview.SHARE:.0%} of the worse method's late accuracy"
     folded = [box(names, root, setting), *([_short(more, root, speed), box(more, root)] if more else [])]
     return together([_short(names, root), pages.folded(words, *folded)])
 
@@ -592,8 +592,9 @@ def _short(names: Sequence[str], root: Path | None, also: str = "") -> pages.Htm
     """One line per claim with its verdict.  also: the end of the caption."""
     lines = claim_lines(_named(names), root or results())
     lines["verdict"] = lines["verdict"].replace("", pages.VERDICTS[-1])
-    document = DOCUMENTS[_named(names)[0].document]
-    return pages.table(lines[["verdict", "claim"]], f"What the {document} claims, and our verdict{also}")
+    of = " and the ".join(dict.fromkeys(DOCUMENTS[claim.document] for claim in _named(names)))
+    claim = "claim" if " and the " in of else "claims"
+    return pages.table(lines[["verdict", "claim"]], f"What the {of} {claim}, and our verdict{also}")
 
 
 def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:

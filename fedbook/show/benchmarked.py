@@ -14,7 +14,8 @@ from fedcore.storage import sources
 from .. import pages
 from . import together
 
-NAMES = ("flsimulator", "scaling", "memory", "mixing", "submodels", "modules", "gpu", "desk_avx2", "bfloat16", "speed")
+DESKS = ("desk", "desk_avx2", "desk_amx")  # by processor: AMD with AVX-512, and held to AVX2; Intel with AMX
+NAMES = ("flsimulator", "scaling", "memory", "mixing", "submodels", "modules", "gpu", *DESKS[1:], "bfloat16", "speed")
 SHARE = "share of the fastest kernels"
 KERNELS = ("kernels, mkl", "kernels, onednn")  # of float32, by the libraries that have them
 # model, type: goals for the speed over the fastest other simulator, on AMD's processors with AVX-512

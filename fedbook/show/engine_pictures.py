@@ -193,30 +193,35 @@ def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> An
 
 
 def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
-    """The package's claims and the evidence, folded: all goals, other simulators, memory, and scaling."""
+    """The package's claims and the evidence in folds: all goals, other simulators, processors, memory, and a GPU."""
     words = "Goals and what was measured. Where a speed was missed and kernels were timed, the last two columns give "
     words += "the bar, which is the speed of the fastest known kernels alone, and the speed divided by the bar"
-    parts = [benchmarked.claims(measured), pages.table(measured, words)]
+
+    def tables(*names: str) -> list[Any]:  # not everywhere are other simulators, or GPUs
+        asked = {name: data[name] for name in names if data[name] or name not in ("peers", "flsimulator", "gpu")}
+        return [benchmarked.table(of, name.partition("_")[0]) if of else missing(name) for name, of in asked.items()]
+
+    others, memory = tables("peers", "flsimulator"), tables("memory")
+    speeds = tables(*benchmarked.DESKS, "submodels", "bfloat16", "mixing")
     if file := data["peers"]:
-        words = "No other framework is much faster than the plain loop (green), and many are slower."
-        parts.append(widgets.show(peers(file), caption=words))
+        caption = "No other framework is much faster than the plain loop (green), and many are slower."
+        others.insert(0, widgets.show(peers(file), caption=caption))
     if file := data["desk"]:
-        words = "Where a round's time goes. The profiler makes small operators look slower than they are. "
-        words += few_channels(file)
-        parts.append(widgets.show(*time_shares(file), caption=words))
-    for name in ("peers", "flsimulator", "desk", "desk_avx2", "memory", "mixing", "submodels", "bfloat16", "gpu"):
-        if file := data[name]:
-            parts.append(benchmarked.table(file, name.partition("_")[0]))
-        elif name not in ("peers", "flsimulator", "gpu"):  # not everywhere are other simulators, or GPUs
-            parts.append(missing(name))
+        caption = "Where a round's time goes. The profiler makes small operators look slower than they are. "
+        speeds.insert(0, widgets.show(*time_shares(file), caption=caption + few_channels(file)))
     if file := data["scaling"]:
         taken = scaling(file, "seconds_per_round", "milliseconds a round", 1e3)
         held = scaling(file, "peak_bytes", "peak of memory, MB", 1e-6)
-        words = "Time grows with the cohort and the model, not with clients that stay at home."
-        parts += [widgets.show(taken, caption=words)]
-        parts += [widgets.show(held, caption="Memory also grows with registered clients.")]
-        parts += [where(file)]
-    return pages.folded("The package's goals, other simulators, memory, sub-models, and what grows with what", *parts)
+        caption = "Time grows with the cohort and the model, not with clients that stay at home."
+        memory += [widgets.show(taken, caption=caption)]
+        memory += [widgets.show(held, caption="Memory also grows with registered clients."), where(file)]
+    folds = {
+        "All goals": [benchmarked.claims(measured), pages.table(measured, words)],
+        "Other simulators": others, "Speed by processor, of sub-models, and in bfloat16": speeds,
+        "Memory, and what grows with what": memory, "On a GPU": tables("gpu"),
+    }  # fmt: skip
+    inner = [pages.folded(name, *parts) for name, parts in folds.items() if parts]
+    return pages.folded("The package's goals, other simulators, processors, memory, and a GPU", *inner)
 
 
 def _common(axes: Sequence[Any]) -> None:
