@@ -387,14 +387,14 @@ def headline(root: Path | None = None) -> pages.Html:
     one = Counter(judge.verdict([word], claim.expected) for claim, word in words)
     smallest = [a.detectable for claim, a in answers if compared(claim) == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
-    first = f"Of {len(answers)} questions that runs asked, {one['holds']} came out as the document says, "
+    first = f"Of {len(answers)} questions put to runs, {one['holds']} came out as the document says, "
     first += f"{one['does not hold']} contradict it, and "
     first += f"{one['cannot be decided here']} remain open."
     power = f" The documents print {len(printed)} gaps, with a median of {np.median([*printed.values()]):.1f} points"
     if smallest:
         power += f". {len(smallest)} of our questions compare accuracies, and half of these could only detect gaps of "
         power += f"{np.nanmedian(smallest):.1f} points or more"
-    said = f"{first}{power}." + f" We added {own} claims, which are marked (ours) and not counted." * bool(own)
+    said = f"{first}{power}." + f" We added {own} claims, which are not counted." * bool(own)
     caption = f"The {len(best)} central claims by verdict, and by the strongest evidence for it"
     return together([pages.table(_by_evidence(best), caption), pages.Html(f'<p class="fc-said">{said}</p>', said)])
 
@@ -567,7 +567,7 @@ def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pa
         runs = "; ".join(f"{j.profile}: {ours(j)}" for j in found) or MISSING
         measured = claim.settled[1] if claim.settled else runs
         rests = confidence(best) + "; runs that are incomplete do not decide" * any(j.missing for j in found)
-        verdict, said = (best.verdict, best.said) if best else (pages.VERDICTS[-1], "")
+        verdict, said = (best.verdict, best.said) if best else (pages.VERDICTS[-1], MISSING)
         source = f"{DOCUMENTS[claim.document]}, {claim.place},"
         test = claim.settled[2] if claim.settled else None
         lines.append(pages.Claim(source, claim.text, f"{measured} ({rests})", verdict, test, claim.own, said))
@@ -591,7 +591,7 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "", 
 def _short(names: Sequence[str], root: Path | None, also: str = "") -> pages.Html:
     """One line per claim with its verdict.  also: the end of the caption."""
     lines = claim_lines(_named(names), root or results())
-    lines["verdict"] = lines["verdict"].replace("", pages.VERDICTS[-1])
+    lines["verdict"] = lines["verdict"].replace("", MISSING)
     of = " and the ".join(dict.fromkeys(DOCUMENTS[claim.document] for claim in _named(names)))
     claim = "claim" if " and the " in of else "claims"
     return pages.table(lines[["verdict", "claim"]], f"What the {of} {claim}, and our verdict{also}")

@@ -18,6 +18,7 @@ from ..documents.definitions import PROFILES, Cell, Claim, Key, Question, docume
 from ..results.batch import ResultFolder
 from ..results.cells import Result
 from . import judge
+from .findings import DOCUMENTS
 from .judge import Answer
 from .overview import answered, rise, stored_cells
 
@@ -242,9 +243,11 @@ def printed_inside(judgement: Judgement) -> str:
     if len(known) > 1:
         return f"the printed gap lies in our interval in {len(inside)} of {len(known)} comparisons"
     for question, gap in known.items():
+        source = get(judgement.claim.decided_by(judgement.profile)).document
+        whose = f"the {DOCUMENTS[source]}'s" if source != judgement.claim.document else "the"
         which = f" ({_named(question, judgement, 'from')})" if len(judgement.answers) + judgement.missing > 1 else ""
         digits = 3 if get(judgement.claim.table).unit == "cosine" else 2
-        return f"the printed {gap:+.{digits}f} lies {'in' if inside else 'outside'} our interval{which}"
+        return f"{whose} printed {gap:+.{digits}f} lies {'in' if inside else 'outside'} our interval{which}"
     return ""
 
 
