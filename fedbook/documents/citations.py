@@ -41,7 +41,7 @@ def cite(*names: object) -> BibTeX:
     """
     entries, works = _bibliography()
     known = {_plain(name): keys for name, keys in works.items()} | {_plain(key): [key] for key in entries}
-    some = f"known names are {', '.join(list(works)[:8])} and {len(works) - 8} more, the keywords of the bibliography"
+    some = f"known names are {', '.join(list(works)[:8])} and {len(works) - 8} more, and the bibliography's keys"
     if not names:
         raise ValueError(f"cite() needs at least one name; {some}")
     keys: dict[str, None] = {}

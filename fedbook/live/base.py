@@ -183,7 +183,11 @@ def page_style() -> str:
 
 def _script(*names: str) -> str:
     """Scripts without the spaces around operators; no string in them contains such an operator."""
-    text = re.sub(r" (=>|[=!]==|&&|\|\||\+=|-=|[?]{1,2}|>=|<=|[+\-/:*](?! [+-])) ", r"\1", "\n".join(map(asset, names)))
+    return _tight("\n".join(map(asset, names)))
+
+
+def _tight(text: str) -> str:
+    text = re.sub(r" (=>|[=!]==|&&|\|\||\+=|-=|[?]{1,2}|>=|<=|[+\-/:*](?! [+-])) ", r"\1", text)
     return re.sub(r"(?<=\)) (?={)|\b(?<=if|or) (?=\()|(?<=else) (?={)|(?<=}) (?=else)", "", text)
 
 

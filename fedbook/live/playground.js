@@ -478,7 +478,8 @@ function run(P, s, name, rounds, wanted = []) {
 // later half of the rounds, away: the mean distance from the optimum in it, hovers: whether it keeps moving there}.
 function longRun(P, s, name, r, patience = 3e5, near = 1e-9) {
   const part = s.cohort && !METHODS[name].all, late = [];
-  const rounds = Math.floor(min(2000, patience / ((part ? s.cohort : P.n) * s.local_steps)));
+  const each = METHODS[name].tossed ? 1 / parameters(s, name).p : s.local_steps;
+  const rounds = Math.floor(min(2000, patience / ((part ? s.cohort : P.n) * each)));
   if (part && (rounds < 40 || !P.optimum)) return null;
   for (let t = 0; t < rounds; t++) {
     const [x, y] = r.x;

@@ -7,7 +7,8 @@ that is changed by one per cent gives a different trace.
 
 A trace must not depend on the processor or the number of threads.  It is therefore computed in float64, and ends after
 two to four rounds if a round has many steps: at a large learning rate a network with batch norm multiplies rounding
-errors by about 1.4 per step, and at about 10^-8 they switch single ReLU units, after which the runs diverge.
+errors by about 1.4 per step, and at about 10^-8 they switch single ReLU units, after which the runs diverge.  Rounds by
+epochs that have more than `LONG` steps are cut for the same reason.
 """
 
 from __future__ import annotations
@@ -63,15 +64,15 @@ def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
 
 def _short(run: Mapping[str, Any], fed: Federation) -> Mapping[str, Any]:
     """The settings of a run without very long rounds, in which rounding errors grow until single units switch."""
-    steps = (run.get("local_epochs") or 0) * np.mean(fed.sizes) / (run.get("batch_size") or np.max(fed.sizes))
-    if steps < LONG:
+    epochs = 0 if run.get("local_steps") else run.get("local_epochs") or 1
+    if epochs * np.mean(fed.sizes) / (run.get("batch_size") or np.max(fed.sizes)) < LONG:
         return run
     return {name: value for name, value in run.items() if name != "local_epochs"} | {"local_steps": STEPS // 2}
 
 
 def _rounds(run: Mapping[str, Any], method: Method) -> int:
     """The number of rounds of a trace, at most those of the run."""
-    steps = np.mean(run.get("local_steps") or 1)  # runs by epochs have few steps; their traces agree on all machines
+    steps = np.mean(run.get("local_steps") or 1)  # runs by epochs have fewer than `LONG`; their traces agree
     most = int(min(STEPS / steps, GRADIENTS / (steps * max(1, method.cost().gradients))))
     return min(run.get("rounds", ROUNDS), max(2, min(ROUNDS, most)))
 

@@ -264,7 +264,7 @@ def table(file: Mapping[str, Any], name: str) -> pages.Html:
         notes |= {"notes": file["notes"]} if "notes" in file else {}
     elif name == "desk":
         reached = f"{sum(g['reached'] for g in file['goals'])} of {len(file['goals'])} goals reached"
-        caption = f"{caption.capitalize()}, {file['threads']} threads, {file['capability']}; {reached}"
+        caption = f"{file['device']}, {file['capability']}, {file['threads']} threads: {caption}; {reached}"
         for cell in file["cells"]:
             shares = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in cell["shares"].items())
             notes[f"{cell['network']}: share of a cell"] = shares

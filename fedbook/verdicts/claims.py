@@ -240,11 +240,11 @@ def printed_inside(judgement: Judgement) -> str:
     ends = {q: a.comparison.interval for q, a in judgement.answers.items()}
     known = {q: gap for q, gap in judgement.printed.items() if q in ends and all(map(math.isfinite, ends[q]))}
     inside = [question for question, gap in known.items() if ends[question][0] <= gap <= ends[question][1]]
+    source = get(judgement.claim.decided_by(judgement.profile)).document if known else judgement.claim.document
+    whose = f"the {DOCUMENTS[source]}'s" if source != judgement.claim.document else "the"
     if len(known) > 1:
-        return f"the printed gap lies in our interval in {len(inside)} of {len(known)} comparisons"
+        return f"{whose} printed gap lies in our interval in {len(inside)} of {len(known)} comparisons"
     for question, gap in known.items():
-        source = get(judgement.claim.decided_by(judgement.profile)).document
-        whose = f"the {DOCUMENTS[source]}'s" if source != judgement.claim.document else "the"
         which = f" ({_named(question, judgement, 'from')})" if len(judgement.answers) + judgement.missing > 1 else ""
         digits = 3 if get(judgement.claim.table).unit == "cosine" else 2
         return f"{whose} printed {gap:+.{digits}f} lies {'in' if inside else 'outside'} our interval{which}"

@@ -325,7 +325,9 @@ def test_a_chapter_lists_the_works_that_it_cites(chapter):
     text = "".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
     cited = {key.strip() for keys in re.findall(r"{cite}`([^`]+)`", text) for key in keys.split(",")}
     code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
-    if found := re.search(r"^references(\(.*?\))(  # fmt: skip)?$", code, re.DOTALL | re.MULTILINE):
+    found = re.search(r"^references(\(.*?\))(  # fmt: skip)?$", code, re.DOTALL | re.MULTILINE)
+    assert found or chapter.stem in {"field", "known", "your_own"}
+    if found:
         listed = eval(f"cite{found[1]}", {"cite": cite, "fc": fc})
         assert cited == {key for key in cited if f"{{{key}," in listed}
 

@@ -1,6 +1,7 @@
 """The playground computes what the package computes, says what is wrong, and is operated by hand, key and address."""
 
 import json
+import re
 import types
 
 import numpy as np
@@ -11,6 +12,7 @@ from browser import NAMELESS, core_of, opened, says, slider, state, with_model, 
 import fedcore as fc
 from fedbook.live import base, playground
 from fedbook.live.playground import Playground
+from fedbook.pictures import widgets
 
 # ------------------------------------------------------------------------------------------------ the same numbers
 
@@ -567,6 +569,14 @@ def test_two_playgrounds_of_a_page_do_not_move_each_other(browser, tmp_path):
         left, right = (tab.evaluate(f"document.querySelector('#{k}').playground.get()") for k in ("left", "right"))
         assert (left["lr"], right["lr"]) == (0.1, 0.05)
         assert left["start"] != right["start"] == list(fc.playground().start)
+
+
+def test_no_text_in_the_scripts_has_an_operator_that_loses_its_spaces():
+    for name in ("live.js", "playground.js", "submodels.js", "masks.js"):
+        code = widgets.asset(name)
+        quoted = re.findall(r'"((?:[^"\\\n]|\\.)*)"', code)
+        templates = re.split(r"\$\{[^{}]*\}", " ".join(re.findall(r"`([^`]*)`", code)))
+        assert [text for text in (*quoted, *templates) if base._tight(text) != text] == []
 
 
 def test_the_module_weighs_less_than_60_kb():
