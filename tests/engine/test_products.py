@@ -78,7 +78,8 @@ def test_both_libraries_train_the_same_model_to_rounding_and_each_repeats_its_bi
         products.use(library)
         runs[library], again = trained(kind), trained(kind)
         assert torch.equal(runs[library], again)
-    h.close(runs["mkl"], runs["onednn"], 1e-4)
+    if products._is_accurate():  # with AMX oneDNN rounds to bfloat16, and only a user's own choice takes it
+        h.close(runs["mkl"], runs["onednn"], 1e-4)
 
 
 @needs_switch

@@ -165,7 +165,9 @@ def test_personal_rows_are_the_models_that_the_clients_states_hold(method):
     if isinstance(method, fc.APFL):  # which mixes its own with the server's
         X = torch.lerp(state["x"].expand_as(X), X, state.get("alpha_i", torch.tensor(method.alpha).double()))
     own = (MODELS | MASKED.keys()) & set(method.client_state)
-    assert (len(X.unique(dim=0)) > 1) == bool(own)
+    if "X" in own and torch.allclose(fc.topology.mixing(method.mixing, fed.n).dense() * fed.n, torch.ones(()).double()):
+        own = set()  # every client hears all, and but for rounding all models are equal
+    assert (float((X - X.mean(0)).abs().max()) > 1e-6) == bool(own)
     for name, values in fed.evaluate_clients(X).items():
         assert [history.final(name, i) for i in range(fed.n)] == values.tolist()
         if own and name == "loss":
