@@ -182,11 +182,11 @@ def page_style() -> str:
 
 
 def _script(*names: str) -> str:
-    """Scripts without the spaces around operators; no string in them contains such an operator."""
     return _tight("\n".join(map(asset, names)))
 
 
 def _tight(text: str) -> str:
+    """A script without the spaces around operators; no string in it contains such an operator."""
     text = re.sub(r" (=>|[=!]==|&&|\|\||\+=|-=|[?]{1,2}|>=|<=|[+\-/:*](?! [+-])) ", r"\1", text)
     return re.sub(r"(?<=\)) (?={)|\b(?<=if|or) (?=\()|(?<=else) (?={)|(?<=}) (?=else)", "", text)
 

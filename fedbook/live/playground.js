@@ -201,8 +201,8 @@ function cohort(seed, t, n, m) {
   return drawn.get(key);
 }
 
-// The clients of round t, and the number of local steps of each client: all clients without a server, and with
-// ProxSkip, whose steps end at a toss of a coin that shows heads with probability p.
+// The clients of round t, and each one's number of local steps.  ProxSkip's number is drawn: after each step all clients
+// communicate with probability p (17: the package's stream of random numbers for this).
 const cohortOf = (P, s, name, t) => cohort(s.seed, t, P.n, METHODS[name].all || !s.cohort ? P.n : s.cohort);
 function stepsOf(P, s, name, t) {
   if (!METHODS[name].tossed) return P.K;

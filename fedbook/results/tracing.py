@@ -29,7 +29,7 @@ from ..studies.tuning import choose
 TRAINED = ("simulate", "best", "personal", "profiles", "clients", "domains", "gap", "mime", "overfitting", "rounds")
 ROUNDS = 5
 STEPS, GRADIENTS = 50, 100  # limits per client over the whole trace, which always has two rounds
-LONG = 500  # local steps of a round by epochs, from which a trace has `STEPS` / 2 in their place
+LONG = 500  # if a round by epochs has as many local steps, each of the trace's rounds has `STEPS` / 2 of them
 TOLERANCE = 1e-3  # relative to the update's norm; rounding gives 1e-10
 
 

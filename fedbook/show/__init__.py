@@ -592,10 +592,8 @@ def _short(names: Sequence[str], root: Path | None, also: str = "") -> pages.Htm
     """One line per claim with its verdict.  also: the end of the caption."""
     lines = claim_lines(_named(names), root or results())
     lines["verdict"] = lines["verdict"].replace("", MISSING)
-    of = list(dict.fromkeys(DOCUMENTS[claim.document] for claim in _named(names)))
-    does = "leave open" if all(claim.own for claim in _named(names)) else "claim"
-    does = does if of[1:] else does.replace("leave", "leaves").replace("claim", "claims")
-    return pages.table(lines[["verdict", "claim"]], f"What the {' and the '.join(of)} {does}, and our verdict{also}")
+    documents = dict.fromkeys(DOCUMENTS[claim.document] for claim in _named(names))
+    return pages.table(lines[["verdict", "claim"]], f"Verdicts on the {' and the '.join(documents)}{also}")
 
 
 def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:

@@ -12,7 +12,6 @@ from browser import NAMELESS, core_of, opened, says, slider, state, with_model, 
 import fedcore as fc
 from fedbook.live import base, playground
 from fedbook.live.playground import Playground
-from fedbook.pictures import widgets
 
 # ------------------------------------------------------------------------------------------------ the same numbers
 
@@ -572,11 +571,10 @@ def test_two_playgrounds_of_a_page_do_not_move_each_other(browser, tmp_path):
 
 
 def test_no_text_in_the_scripts_has_an_operator_that_loses_its_spaces():
-    for name in ("live.js", "playground.js", "submodels.js", "masks.js"):
-        code = widgets.asset(name)
-        quoted = re.findall(r'"((?:[^"\\\n]|\\.)*)"', code)
-        templates = re.split(r"\$\{[^{}]*\}", " ".join(re.findall(r"`([^`]*)`", code)))
-        assert [text for text in (*quoted, *templates) if base._tight(text) != text] == []
+    code = "\n".join(map(base.asset, ("live.js", "playground.js", "submodels.js", "masks.js")))
+    texts = re.findall(r'"((?:[^"\\\n]|\\.)*)"', code)
+    texts += re.split(r"\$\{[^{}]*\}", " ".join(re.findall(r"`([^`]*)`", code)))
+    assert [text for text in texts if base._tight(text) != text] == []
 
 
 def test_the_module_weighs_less_than_60_kb():

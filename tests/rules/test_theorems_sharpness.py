@@ -120,8 +120,7 @@ def test_mofedsam_rests_where_fedsam_with_a_shorter_step_does(K):
 
 # --- thm-fedsmoo-rest ------------------------------------------------------------------------------------------------
 
-ALPHA = 0.25
-METHOD = fc.FedSMOO(ALPHA, rho=0.2)
+METHOD = fc.FedSMOO(alpha=0.25, rho=0.2)
 
 
 def at_the_optimum(A, b, shift=0.0, seed=0):
@@ -132,7 +131,7 @@ def at_the_optimum(A, b, shift=0.0, seed=0):
     def moved(v):
         return torch.as_tensor(v + shift * move.normal(size=v.shape))
 
-    parts = {"x": moved(optimum(A, b)), "s": moved(np.zeros(2)), "h_i": moved(-g / ALPHA), "mu_i": moved(g)}
+    parts = {"x": moved(optimum(A, b)), "s": moved(np.zeros(2)), "h_i": moved(-g / METHOD.alpha), "mu_i": moved(g)}
     parts["h"] = parts["h_i"].mean(0)
     return parts
 
@@ -165,7 +164,7 @@ def test_thm_fedsmoo_rest(K):
 @pytest.mark.parametrize("K", [1, 5])
 def test_thm_fedsmoo_rest_paths_scale_with_the_radius(K):
     A, b = problem(1)
-    _, small = played(fc.FedSMOO(ALPHA, rho=0.1), A, b, at_the_optimum(A, b, 0.05), 40, K)
-    _, large = played(fc.FedSMOO(ALPHA, rho=0.3), A, b, at_the_optimum(A, b, 0.15), 40, K)
+    _, small = played(fc.FedSMOO(METHOD.alpha, rho=0.1), A, b, at_the_optimum(A, b, 0.05), 40, K)
+    _, large = played(fc.FedSMOO(METHOD.alpha, rho=0.3), A, b, at_the_optimum(A, b, 0.15), 40, K)
     np.testing.assert_allclose(large - optimum(A, b), 3 * (small - optimum(A, b)), atol=1e-9)
     assert np.linalg.norm(large[-1] - optimum(A, b)) > 1e-3  # and they do not come to rest there
