@@ -137,23 +137,42 @@ def _message(ax: Any) -> str:
     x, y = (t + " (log scale)" * (s == "log") for t, s in ((x or "x", ax.get_xscale()), (y or "y", ax.get_yscale())))
     what = f"{title}: {y} against {x}" if title else f"{y[:1].upper()}{y[1:]} against {x}"
     ends = {}
-    for line in _named(ax):
+    for line in _labelled(ax):
         xy = np.column_stack([np.ravel(np.asarray(v, dtype=float)) for v in line.get_data(orig=False)])
         xy = xy[np.isfinite(xy).all(axis=1)]
         if line.get_transform() is ax.transData and len(xy) > 1 and line.get_gid() != "path":
             ends[plain(str(line.get_label()))] = xy[-1, 1]
     if not ends:
         return f"{what}."
-    high, low = (_first(ends, extreme(ends.values())) for extreme in (max, min))
-    if high == low:  # one curve, or all end together
+    heights = _heights(ends, ax)
+    (high, at_high), (low, at_low) = (_tied(ends, heights, end(heights.values())) for end in (max, min))
+    if set(high) & set(low):  # one curve, or all end together
         return f"{what}."
-    return f"{what}. {high} ends highest, at {rounded(ends[high], 3)}, {low} lowest, at {rounded(ends[low], 3)}."
+    above, below, verb = " and ".join(high), " and ".join(low), "ends" if len(high) == 1 else "end"
+    return f"{what}. {above} {verb} highest, at {rounded(at_high, 3)}, {below} lowest, at {rounded(at_low, 3)}."
+
+
+def _heights(ends: Mapping[str, float], ax: Any) -> dict[str, float]:
+    """Where the curves end in the drawn panel: 0 at one edge, 1 at the other."""
+    limits = sorted(ax.get_ylim())
+    low, high, *at = ax.yaxis.get_transform().transform(np.clip([*limits, *ends.values()], *limits))
+    return dict(zip(ends, ((a - low) / (high - low) for a in at), strict=True))
+
+
+def _tied(ends: Mapping[str, float], heights: Mapping[str, float], at: float) -> tuple[list[str], float]:
+    """The curves that end within a hundredth of the panel from the height `at`, which no eye tells apart and rounding
+    may swap, and the value of the first."""
+    names = [name for name, height in heights.items() if abs(height - at) <= 0.01]
+    return names, ends[names[0]]
+
+
+def _labelled(ax: Any) -> list[Any]:
+    return [line for line in ax.lines if not str(line.get_label()).startswith("_")]
 
 
 def _named(ax: Any) -> list[Any]:
     """The labelled lines; all lines if none is labelled."""
-    named = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
-    return named or list(ax.lines)
+    return _labelled(ax) or list(ax.lines)
 
 
 def _details(ax: Any) -> list[str]:
@@ -193,11 +212,6 @@ def describe(figure: Any, numbers: Mapping[str, Any] | None = None) -> str:
                 return " ".join([*sentences, "The rest is left out."])
             sentences.append(f"Panel {k}: {sentence}" if several and not place else sentence)
     return " ".join(sentences)
-
-
-def _first(ends: dict[str, float], value: float) -> str:
-    """The first curve that ends at `value` up to rounding, so that ties are broken by the order of the curves."""
-    return next(name for name, end in ends.items() if math.isclose(end, value, rel_tol=1e-6, abs_tol=1e-12))
 
 
 @needs("pictures", "a picture")

@@ -620,15 +620,22 @@ def test_a_figure_of_pyplot_is_closed_and_keeps_its_layout():
     assert figure.get_layout_engine() is None
 
 
-def test_rounding_does_not_decide_which_of_two_curves_ends_highest():
-    for nudge in (1e-12, -1e-12):
+def test_curves_that_end_within_a_hundredth_of_the_panel_are_named_together():
+    for nudge in (1e-12, -1e-12, 1e-2, -1e-2):
         figure, ax = plots.figure(4, 2)
         for name, end in (("first", 1.0), ("second", 1.0 + nudge), ("third", 0.5)):
             ax.plot([0, 1], [2, end], label=name)
         ax.set(xlabel="round", ylabel="distance")
-        assert "first ends highest, at 1, third lowest" in describe(figure)
+        assert "first and second end highest, at 1, third lowest" in describe(figure)
         ax.lines[-1].remove()
-        assert "ends highest" not in describe(figure), "both end together"
+        assert "highest, at" not in describe(figure), "both end together"
+
+
+def test_a_curve_without_a_label_is_not_named():
+    figure, ax = plots.figure(4, 2)
+    ax.plot([0, 1], [2, 1])
+    ax.plot([0, 1], [2, 3])
+    assert "child" not in describe(figure)
 
 
 def test_a_live_slider_has_finite_ends_and_a_finite_start():
