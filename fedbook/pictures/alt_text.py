@@ -144,26 +144,16 @@ def _message(ax: Any) -> str:
             ends[plain(str(line.get_label()))] = xy[-1, 1]
     if not ends:
         return f"{what}."
-    heights = _heights(ends, ax)
-    (high, at_high), (low, at_low) = (_tied(ends, heights, end(heights.values())) for end in (max, min))
+    edges = sorted(ax.get_ylim())
+    bottom, top, *at = ax.yaxis.get_transform().transform(np.clip([*edges, *ends.values()], *edges))
+    # within a hundredth of the panel no eye tells two ends apart, and rounding may swap them
+    high, low = (
+        [n for n, y in zip(ends, at, strict=True) if abs(y - end(at)) <= (top - bottom) / 100] for end in (max, min)
+    )
     if set(high) & set(low):  # one curve, or all end together
         return f"{what}."
-    above, below, verb = " and ".join(high), " and ".join(low), "ends" if len(high) == 1 else "end"
-    return f"{what}. {above} {verb} highest, at {rounded(at_high, 3)}, {below} lowest, at {rounded(at_low, 3)}."
-
-
-def _heights(ends: Mapping[str, float], ax: Any) -> dict[str, float]:
-    """Where the curves end in the drawn panel: 0 at one edge, 1 at the other."""
-    limits = sorted(ax.get_ylim())
-    low, high, *at = ax.yaxis.get_transform().transform(np.clip([*limits, *ends.values()], *limits))
-    return dict(zip(ends, ((a - low) / (high - low) for a in at), strict=True))
-
-
-def _tied(ends: Mapping[str, float], heights: Mapping[str, float], at: float) -> tuple[list[str], float]:
-    """The curves that end within a hundredth of the panel from the height `at`, which no eye tells apart and rounding
-    may swap, and the value of the first."""
-    names = [name for name, height in heights.items() if abs(height - at) <= 0.01]
-    return names, ends[names[0]]
+    (above, top), (below, bottom) = ((" and ".join(names), rounded(ends[names[0]], 3)) for names in (high, low))
+    return f"{what}. {above} {'ends' if len(high) == 1 else 'end'} highest, at {top}, {below} lowest, at {bottom}."
 
 
 def _labelled(ax: Any) -> list[Any]:

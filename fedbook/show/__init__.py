@@ -585,7 +585,9 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "", 
         words += f"; and {len(_named(more))} further claims"
     speed = f"; speed: rounds to {overview.SHARE:.0%} of the worse method's late accuracy"
     folded = [box(names, root, setting), *([_short(more, root, speed), box(more, root)] if more else [])]
-    return together([_short(names, root), pages.folded(words, *folded)])
+    rules = "What the verdicts mean: <a href='report.html#how-is-a-verdict-reached'>How is a verdict reached?</a>"
+    meaning = pages.Html(f"<p class='fc-said'>{rules}</p>", "What the verdicts mean: The reproduction report")
+    return together([_short(names, root), meaning, pages.folded(words, *folded)])
 
 
 def _short(names: Sequence[str], root: Path | None, also: str = "") -> pages.Html:

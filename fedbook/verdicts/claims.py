@@ -265,8 +265,8 @@ def contradiction(claim: Claim, found: Sequence[Judgement]) -> str:
             if here and there and all(_opposed(*both, claim.expected) for both in words):
                 rows = f"{pair[0]} against {pair[1]} is " if len({q[:2] for q in one.answers}) > 1 else ""
                 sizes = zip(("clients", "rounds"), _sizes(one, here[0]), _sizes(other, there[0]), strict=True)
-                more = "; ".join(f"{what}: {a} and {b}" for what, a, b in sizes if a and b and a != b)
-                return f"{rows}{_decided(one, here)}, but {_decided(other, there)}" + f"; {more}" * bool(more)
+                more = ", ".join(f"{a} and {b} {what}" for what, a, b in sizes if a and b and a != b)
+                return f"{rows}{_decided(one, here)}, but {_decided(other, there)}" + f"; with {more}" * bool(more)
     return ""
 
 
