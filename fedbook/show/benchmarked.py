@@ -322,7 +322,7 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
     ]
     if on_gpu := [gain for (_, kind), gain in _fastest(data).items() if kind == "float32"]:
         words = "times as fast as one client after another"
-        rows.append(("networks on a GPU (H100)", "the fastest path, float32", on_gpu, words))
+        rows.append(("FedAvg on a GPU (H100)", "the fastest path, float32", on_gpu, words))
     found = [
         (case, choice, f"{' to '.join(f'{v:.2f}' for v in sorted({min(gains), max(gains)}))} {meaning}")
         for case, choice, gains, meaning in rows
