@@ -585,9 +585,7 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "", 
         words += f"; and {len(_named(more))} further claims"
     speed = f"; speed: rounds to {overview.SHARE:.0%} of the worse method's late accuracy"
     folded = [box(names, root, setting), *([_short(more, root, speed), box(more, root)] if more else [])]
-    rules = "What the verdicts mean: <a href='report.html#how-is-a-verdict-reached'>How is a verdict reached?</a>"
-    meaning = pages.Html(f"<p class='fc-said'>{rules}</p>", "What the verdicts mean: The reproduction report")
-    return together([_short(names, root), meaning, pages.folded(words, *folded)])
+    return together([_short(names, root), pages.folded(words, *folded)])
 
 
 def _short(names: Sequence[str], root: Path | None, also: str = "") -> pages.Html:
@@ -595,7 +593,9 @@ def _short(names: Sequence[str], root: Path | None, also: str = "") -> pages.Htm
     lines = claim_lines(_named(names), root or results())
     lines["verdict"] = lines["verdict"].replace("", MISSING)
     documents = dict.fromkeys(DOCUMENTS[claim.document] for claim in _named(names))
-    return pages.table(lines[["verdict", "claim"]], f"Verdicts on the {' and the '.join(documents)}{also}")
+    table = pages.table(lines[["verdict", "claim"]], f"Verdicts on the {' and the '.join(documents)}{also}")
+    meaning = " (<a href='report.html#how-is-a-verdict-reached'>what they mean</a>)</caption>"
+    return pages.Html(table.html.replace("</caption>", meaning, 1), table.text)
 
 
 def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
