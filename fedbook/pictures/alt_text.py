@@ -138,29 +138,24 @@ def _message(ax: Any) -> str:
     what = f"{title}: {y} against {x}" if title else f"{y[:1].upper()}{y[1:]} against {x}"
     ends = {}
     for line in _named(ax):
-        label = plain(str(line.get_label()))
         xy = np.column_stack([np.ravel(np.asarray(v, dtype=float)) for v in line.get_data(orig=False)])
         xy = xy[np.isfinite(xy).all(axis=1)]
-        drawn = line.get_transform() is ax.transData and len(xy) > 1 and line.get_gid() != "path"
-        if drawn and not label.startswith("_"):  # matplotlib's own label of a line without one
-            ends[label] = xy[-1, 1]
-    if not ends:
+        if line.get_transform() is ax.transData and len(xy) > 1 and line.get_gid() != "path":
+            ends[plain(str(line.get_label()))] = xy[-1, 1]
+    if all(name.startswith("_") for name in ends):  # no curve, or none with a label
         return f"{what}."
-    edges = sorted(ax.get_ylim())
-    bottom, top, *at = ax.yaxis.get_transform().transform(np.clip([*edges, *ends.values()], *edges))
-    near = (top - bottom) / 100  # no eye tells such ends apart, and rounding may swap them
-    high, low = ([n for n, y in zip(ends, at, strict=True) if abs(y - end(at)) <= near] for end in (max, min))
+    heights = ax.yaxis.get_transform().transform([*sorted(ax.get_ylim()), *ends.values()])
+    at = 100 * (heights[2:] - heights[0]) / (heights[1] - heights[0])  # in % of the panel: no eye tells 1 % apart
+    high, low = ([name for name, y in zip(ends, at, strict=True) if abs(y - end(at)) <= 1] for end in (max, min))
     if set(high) & set(low):  # one curve, or all end together
         return f"{what}."
-    first, second = rounded(ends[high[0]], 3), rounded(ends[low[0]], 3)
-    highest = f"{' and '.join(high)} {'ends' if len(high) == 1 else 'end'} highest, at {first}"
-    return f"{what}. {highest}, {' and '.join(low)} lowest, at {second}."
+    (above, first), (below, last) = ((" and ".join(names), rounded(ends[names[0]], 3)) for names in (high, low))
+    return f"{what}. {above} end{'s' * (len(high) == 1)} highest, at {first}, {below} lowest, at {last}."
 
 
 def _named(ax: Any) -> list[Any]:
     """The labelled lines; all lines if none is labelled."""
-    named = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
-    return named or list(ax.lines)
+    return [line for line in ax.lines if not str(line.get_label()).startswith("_")] or list(ax.lines)
 
 
 def _details(ax: Any) -> list[str]:

@@ -101,7 +101,9 @@ def goals(data: Mapping[str, Any]) -> Any:
     for part, limit in SUBMODELS.items():
         goal("desk", f"sub-models of ratio {part:g}, over the whole network", limit, ratios.get(part))
     for (setting, kind), (what, limit) in ON_GPU.items():
-        goal("GPU", f"{what}, over a loop over the clients", limit, _fastest(data, setting, kind))
+        cases = [c for c in _cases(data, "gpu") if c["setting"] == setting and _type(c) == kind]
+        fastest = max((c["times_the_loop"] for c in cases if "left_out" not in c), default=None)
+        goal("GPU", f"{what}, over a loop over the clients", limit, fastest)
     return pd.DataFrame(rows, columns=["group", "what", "goal", "measured", "reached", "bar", "of the bar"])
 
 
@@ -128,12 +130,6 @@ def bare(ratios: Mapping[str, float], more: str = "") -> float:
     more: "" or " bfloat16".
     """
     return max((ratio for name, ratio in ratios.items() if name in [of + more for of in KERNELS]), default=math.nan)
-
-
-def _fastest(data: Mapping[str, Any], setting: str, kind: str) -> float | None:
-    """The speed of the fastest way of a setting on a GPU over a loop over the clients; None if it was not measured."""
-    cases = [c for c in _cases(data, "gpu") if c["setting"] == setting and _type(c) == kind]
-    return max((c["times_the_loop"] for c in cases if "left_out" not in c), default=None)
 
 
 def _type(case: Mapping[str, Any]) -> str:
@@ -318,10 +314,6 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
         ("a free core", "torch.set_num_threads(2)", two, "times as fast as one thread"),
         ("50 MLPs, little memory", "chunk=10", [chunks[10] / chunks[None]], "times the memory without chunks"),
     ]
-    on_gpu = [_fastest(data, setting, kind) for setting, kind in ON_GPU if kind == "float32"]
-    if on_gpu := [gain for gain in on_gpu if gain]:
-        device, words = data["gpu"]["device"], "times as fast as one client after another"
-        rows.append((f"FedAvg on a GPU, {device}", "the fastest path, float32", on_gpu, words))
     found = [
         (case, choice, f"{' to '.join(f'{v:.2f}' for v in sorted({min(gains), max(gains)}))} {meaning}")
         for case, choice, gains, meaning in rows

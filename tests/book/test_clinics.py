@@ -76,6 +76,5 @@ def test_the_numbers_of_the_price_of_a_round_are_points_of_its_curves():
         for name, said in given["over_time"](sending)[1].items():
             number, unit, steps = re.fullmatch(r"after (\d+) (gradients|rounds), K = (\d+)", name).groups()
             rounds = int(number) if unit == "rounds" else int(number) // int(steps)
-            (at,) = np.flatnonzero(given["at"] == rounds)
-            mean = given["accuracy"][f"q=0.1, K={steps}"][:, at].mean()
+            mean = given["accuracy"][f"q=0.1, K={steps}"][:, given["at"] == rounds].mean()
             assert said == f"{mean:.1f} %", name
