@@ -144,13 +144,13 @@ def _message(ax: Any) -> str:
             ends[plain(str(line.get_label()))] = xy[-1, 1]
     if all(name.startswith("_") for name in ends):  # no curve, or none with a label
         return f"{what}."
-    heights = ax.yaxis.get_transform().transform([*sorted(ax.get_ylim()), *ends.values()])
+    heights = ax.yaxis.get_transform().transform(np.clip([*ax.get_ybound(), *ends.values()], *ax.get_ybound()))
     at = 100 * (heights[2:] - heights[0]) / (heights[1] - heights[0])  # in % of the panel: no eye tells 1 % apart
-    high, low = ([name for name, y in zip(ends, at, strict=True) if abs(y - end(at)) <= 1] for end in (max, min))
-    if set(high) & set(low):  # one curve, or all end together
+    high, low = (dict(e for e, y in zip(ends.items(), at, strict=True) if abs(y - m) <= 1) for m in (max(at), min(at)))
+    if high.keys() & low.keys():  # one curve, or all end together
         return f"{what}."
-    (above, first), (below, last) = ((" and ".join(names), rounded(ends[names[0]], 3)) for names in (high, low))
-    return f"{what}. {above} end{'s' * (len(high) == 1)} highest, at {first}, {below} lowest, at {last}."
+    above = f"{' and '.join(high)} end{'s' * (len(high) == 1)} highest, at {rounded(max(high.values()), 3)}"
+    return f"{what}. {above}, {' and '.join(low)} lowest, at {rounded(min(low.values()), 3)}."
 
 
 def _named(ax: Any) -> list[Any]:

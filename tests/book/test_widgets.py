@@ -620,14 +620,15 @@ def test_a_figure_of_pyplot_is_closed_and_keeps_its_layout():
     assert figure.get_layout_engine() is None
 
 
-def test_curves_that_end_within_a_hundredth_of_the_panel_are_named_together():
+def test_curves_that_end_within_a_hundredth_of_the_panel_or_below_it_are_named_together():
     for nudge in (1e-12, -1e-12, 1e-2, -1e-2):
         figure, ax = plots.figure(4, 2)
-        for name, end in (("first", 1.0), ("second", 1.0 + nudge), ("third", 0.5)):
+        for name, end in (("a", 1.0), ("b", 1.0 + nudge), ("c", 0.5), ("d", 0.1)):
             ax.plot([0, 1], [2, end], label=name)
-        ax.set(xlabel="round", ylabel="distance")
-        assert "first and second end highest, at 1, third lowest" in describe(figure)
-        ax.lines[-1].remove()
+        ax.set(xlabel="round", ylabel="distance", ylim=(0.6, 2.1))
+        assert f"a and b end highest, at {max(1, 1 + nudge):.3g}, c and d lowest, at 0.1." in describe(figure)
+        for line in ax.lines[2:]:
+            line.remove()
         assert "highest, at" not in describe(figure), "both end together"
 
 
