@@ -645,7 +645,7 @@ def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) ->
         figure.legend(loc="outside upper right", ncols=2, **plots.LEGEND)
     decided = sum(line.answer.word != OPEN for line in lines)
     alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
-    caption += f" The axis ends at {WIDEST} points." * cut
+    caption += f" The axis is cut at {WIDEST} points." * cut
     low_high = [line.answer.comparison.interval for line in lines if line.answer.word == OPEN]
     if any(not low <= 0 <= high for low, high in low_high):
         caption += " An open point whose interval leaves out zero fails Holm's rule for many comparisons."

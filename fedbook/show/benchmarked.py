@@ -251,7 +251,7 @@ def table(file: Mapping[str, Any], name: str) -> pages.Html:
     cases = [{head: c[of] if isinstance(of, str) else of(c) for head, of in COLUMNS[name].items()} for c in shown]
     caption, notes = file["what"], {}
     if name == "peers":
-        caption += f"; accuracies agree within {100 * file['tolerance']:.0f} points of fedcore's"
+        caption += f"; agrees: accuracy within {100 * file['tolerance']:.0f} points of fedcore's"
         notes["versions"] = "; ".join(f"{of} {_versions(these)}" for of, these in file["versions"].items())
         notes["could_not_be_run"] = "; ".join(f"{of}: {why}" for of, why in file["missing"].items()) or "none"
     elif name == "flsimulator":
