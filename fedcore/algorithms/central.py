@@ -15,9 +15,9 @@ class Central(Method):
 
     The federation becomes one with a single client, client 0, that holds all samples.  A round is `local_epochs` passes
     over the union or `local_steps` mini-batches; for the same number of epochs it has about n times as many steps as a
-    client's local work has.  `cohort` and `weighting` are ignored.  Every sample has the same weight, as with
-    weighting="samples"; for quadratics the objective is F, the mean over all clients.  normalise="client" uses the
-    statistics of the union.
+    client's local work has.  `cohort`, `weighting` and the clients' own test data (`own_test`) are ignored.  Every
+    sample has the same weight, as with weighting="samples"; for quadratics the objective is F, the mean over all
+    clients.  normalise="client" uses the statistics of the union.
 
     Use it as the reference of what all data in one place would give. Not as a method: the data leave the clients.
     """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +22,9 @@ if TYPE_CHECKING:  # types only, as in `method`
 
 MEMORY = "return r.extended(memory={...})"
 UNSAVED = "which is neither saved in checkpoints nor sent to other processes"
+DECLARE = f"declare it as a state in start or client_state, or as memory of the round in prepare: {MEMORY}"
+CONSTANT = "it may be read only once, before the run; for each value make a federation, with start=history.params"
+_told: dict[tuple[int, str], Callable[[], Any]] = {}  # methods that a warning of their run has named, by id and hook
 ROW_NOISE = "for row i of a gradient use np.random.default_rng((int(plan.keys[i]), k))"
 
 
@@ -160,19 +165,25 @@ def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> 
 
 @contextlib.contextmanager
 def told_of_draws(method: Method, hook: str | None, r: Round) -> Iterator[None]:
-    """In the first local step of the first round of a run, a UserWarning where the block draws from a global random
-    generator and the method, whose hook it is, or the objective is of a class of the user's."""
+    """Once in a run, a UserWarning where the block draws from a global random generator and the method, whose hook it
+    is, or the objective is of a class of the user's.
+
+    It looks at the first local step of each round, and at step t of round t, as a method may draw in later steps alone.
+    """
     remedies = {}  # by who may have drawn
     if hook and is_own(type(method)):
         remedies[f"{type(method).__name__}.{hook}"] = "use r.noise(like), or np.random.default_rng((r.seed, r.t))"
     if is_own(type(r.objective)):
         remedies[type(r.objective).__name__] = ROW_NOISE
-    looks = r.t == 0 and r.step == 0 and remedies
-    drawn = rng.global_states(r.x.device) if looks else None
+    who = " or ".join(remedies)
+    before = _told.get((id(method), who))
+    looks = remedies and r.step in (0, r.t) and (r.t == 0 or before is None or before() is not method)
+    drawn = hash(rng.global_states(r.x.device)) if looks else None  # states take memory
     yield
-    if looks and rng.global_states(r.x.device) != drawn:
+    if looks and hash(rng.global_states(r.x.device)) != drawn:
+        _told[id(method), who] = weakref.ref(method)
         checks.warn(
-            f"{' or '.join(remedies)} draws from a global generator, so a repeated or resumed run gets different "
+            f"{who} draws from a global generator, so a repeated or resumed run gets different "
             f"numbers; {'; '.join(remedies.values())}"
         )
 
@@ -191,12 +202,25 @@ def _unwritten(method: Method, hook: str, tensors: Mapping[str, Any]) -> Iterato
 
 
 def attributes(method: Method, fed: Objective) -> dict[tuple[str, str], str]:
-    """Digests of the attributes of a user's method and of a user's quadratics, by class and name, which show what is
-    written into a list, a tensor, a network or a generator that they hold.  The package's hold none that they write
-    to."""
+    """Digests of the attributes of a user's method and of a user's quadratics, which show what is written into a list,
+    a tensor, a network or a generator that they hold; the package's hold none that they write to.  Also of a user's
+    loss, and of the code of a user's model with the variables that it reads.
+
+    The keys are what has happened where a digest changes, and the remedy.
+    """
     own = [one for one in (method, *([] if fed.layout else [fed])) if is_own(type(one))]
     held = [(one, k, v) for one in own for k, v in vars(one).items() if not _is_cache(one, k)]
-    return {(type(one).__name__, k): _digest(v) for one, k, v in held}
+    remedy = {id(method): DECLARE, id(fed): ROW_NOISE}
+    found = {(f"{type(one).__name__} changed self.{k}", remedy[id(one)]): _digest(v) for one, k, v in held}
+    if fed.layout:
+        if (loss := getattr(fed.engine.criterion, "function", None)) is not None:
+            what = f"loss={getattr(loss, '__qualname__', type(loss).__name__)} changed an attribute or a variable"
+            found[what, "compute it from logits and targets alone"] = _digest(loss)
+        module = fed.engine.module
+        used = [v for m in module.modules() for v in (type(m), *vars(m).values()) if isinstance(v, type | FunctionType)]
+        what = f"an attribute or variable that the code of the model, a {type(module).__name__}, reads changed"
+        found[what, CONSTANT] = _digest([code for code in used if is_own(code)])
+    return found
 
 
 def told_of_memory(method: Method, fed: Objective, before: Mapping[tuple[str, str], str]) -> bool:
@@ -207,9 +231,8 @@ def told_of_memory(method: Method, fed: Objective, before: Mapping[tuple[str, st
     now = attributes(method, fed)
     changed = [k for k in {**before, **now} if before.get(k) != now.get(k)]
     if changed:
-        kind, name = changed[0]
-        what = f"{kind} changed self.{name} during the run"
-        told = _undeclared(what) if kind == type(method).__name__ else f"{what}, {UNSAVED}; {ROW_NOISE}"
+        what, remedy = changed[0]
+        told = f"{what} during the run, {UNSAVED}; {remedy}"
         checks.warn(f"{told}; if it is more than a record, a repeated or resumed run gets other results")
     return bool(changed)
 
@@ -226,10 +249,7 @@ def _is_cache(one: Any, name: str) -> bool:
 
 
 def _undeclared(what: str) -> ValueError:
-    return ValueError(
-        f"{what}, {UNSAVED}; declare it as a state in start or client_state, or as memory of the round in prepare: "
-        f"{MEMORY}"
-    )
+    return ValueError(f"{what}, {UNSAVED}; {DECLARE}")
 
 
 def _named(

@@ -67,8 +67,8 @@ class DPSGD(Gossip):
     The gradient is taken at the model before mixing.  The batch of round t is the t-th of the client's shuffled data,
     as in FedSMB; `local_steps` and `local_epochs` are not used.
 
-    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  Raises ValueError for one that does
-    not suit.
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  `weighting` has no effect.
+    Raises ValueError for a mixing that does not suit.
 
     Use it without a server on fast links, as the reference of decentralised methods. Not over slow links: one step
     per exchange.
@@ -85,8 +85,8 @@ class DPSGD(Gossip):
 class DFedAvg(Gossip):
     """K local SGD steps, then X <- W Y (Sun et al. 2023).  With W = 11'/n it is FedAvg with all clients.
 
-    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  Raises ValueError for one that does
-    not suit.
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  `weighting` has no effect.
+    Raises ValueError for a mixing that does not suit.
 
     Use it without a server where local steps save traffic and clients are alike. Not where clients differ much and
     exact convergence is wanted: it keeps a bias.
@@ -100,8 +100,9 @@ class DFedAvgM(Gossip):
     It is torch's SGD(momentum) with a new buffer every round: v <- momentum v + g, y <- y - lr v.  This momentum
     replaces that of `simulate`.
 
-    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  momentum (theta): usually 0.9; 0 is
-    DFedAvg.  Raises ValueError for a mixing that does not suit, and unless 0 <= momentum < 1.
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  `weighting` has no effect.
+    momentum (theta): usually 0.9; 0 is DFedAvg.  Raises ValueError for a mixing that does not suit, and unless
+    0 <= momentum < 1.
 
     Use it as DFedAvg where momentum speeds up local training. Not where clients differ much: momentum then follows
     each client's own gradients further away.
@@ -121,8 +122,9 @@ class DFedSAM(Gossip):
 
     rho = 0 with one gossip step is DFedAvg.
 
-    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  rho: radius of the perturbation.
-    gossip_steps (Q): mixings with the same W in a round, typically 4; each one sends a model to every neighbour.
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  `weighting` has no effect.  rho: radius
+    of the perturbation.  gossip_steps (Q): mixings with the same W in a round, typically 4; each one sends a model to
+    every neighbour.
     Raises ValueError for a mixing that does not suit, rho < 0, gossip_steps < 1.
 
     Use it without a server where neighbours' models shall generalise better and two gradients per step are
@@ -161,9 +163,9 @@ class DFedGAM(Gossip):
     rho = 0 is DFedAvg in the forms "literal" and "gam"; where the Hessian is a multiple of the identity, "literal" is
     DFedSAM.
 
-    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  rho: radius of the perturbation.
-    form: one of the three.  alpha: weight of the flatness term, "gam" only.  rho_inner, beta0, beta1, gamma:
-    "accelerated" only; the defaults are those of that code for CIFAR-10 and a ResNet, where rho is 0.2.
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  `weighting` has no effect.  rho: radius
+    of the perturbation.  form: one of the three.  alpha: weight of the flatness term, "gam" only.  rho_inner, beta0,
+    beta1, gamma: "accelerated" only; the defaults are those of that code for CIFAR-10 and a ResNet, where rho is 0.2.
     Raises ValueError for a mixing that does not suit, an unknown form, rho, alpha or rho_inner < 0, and beta0, beta1
     or gamma outside [0, 1].
 

@@ -24,7 +24,8 @@ class FedPer(Method):
     the client.  In `x` the personal entries are the mean over the cohort, for evaluation only: no client receives them.
 
     layers: how many of the last weight layers are personal, counted as FedALA counts them; default 1, the classifier.
-    0 is FedAvg, bit for bit; all layers are LocalOnly.  Raises ValueError for more layers than the model has.
+    0 is FedAvg, bit for bit; all layers are LocalOnly.  Buffers that training updates are averaged in all layers.
+    Raises ValueError for more layers than the model has, and for last layers that have a tensor of a layer before them.
 
     Use it where clients share features and differ in labels. Not where a client has too few samples to train its
     own last layer.
@@ -71,7 +72,7 @@ class FedRep(FedPer):
     to move the last layers after their steps.
 
     layers: as FedPer, at least 1.  share: of the local steps, default 0.5.
-    Raises ValueError for more layers than the model has, and for share outside [0, 1].
+    Raises ValueError as FedPer, and for share outside [0, 1].
 
     Use it as FedPer where the last layer shall be nearly solved before the shared layers move. Not together with
     momentum.
@@ -93,7 +94,7 @@ class FedBABU(FedPer):
     fine-tunes the whole network on each client's data; `fc.LocalOnly` for a few steps on a federation with
     `start=history.params` does that.  Without fine-tuning the clients use the server's model.
 
-    layers: as FedPer.  0 is FedAvg.  Raises ValueError unless the model has more layers than these.
+    layers: as FedPer.  0 is FedAvg.  Raises ValueError as FedPer, and unless the model has more layers than these.
 
     Use it where clients fine-tune the model afterwards. Not where the common model is used as it is: its last layer
     is never trained.

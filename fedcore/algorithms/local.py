@@ -49,13 +49,21 @@ class LocalOnly(Method):
         return Cost.of(layout, down=0, up=0)
 
 
+def carry(r: Round, v: Tensor, at: Tensor) -> None:
+    """Write to the rows of `v [a, d]` the buffers that training updates, as they are after a forward pass on the local
+    step's mini-batch at `at [a, d]`."""
+    if r.layout and r.layout.carried:
+        v[:, r.layout.carried] = r.objective.carry(at, r.plan, r.step)
+
+
 @dataclass(frozen=True)
 class Ditto(Method):
     """FedAvg, and for each client a personal model that is pulled towards the server's (Li et al. 2021, Algorithm 1).
 
     In each local step, on the same mini-batch, y <- y - lr g(y) and v_i <- v_i - lr (g(v_i) + lam (v_i - x)), with x
     the model that the client received.  The y_i are averaged; `v_i [n, d]` stays with its client and is its model.
-    Clip and momentum are applied to each of the two models by itself.  With lam = 0 the v_i are those of LocalOnly.
+    Clip and momentum are applied to each of the two models by itself, and each has its own buffers that training
+    updates.  With lam = 0 the v_i are those of LocalOnly.
 
     lam (lambda): strength of the pull; the default 1 is ours, tune it.  Raises ValueError for lam < 0.
 
@@ -75,6 +83,9 @@ class Ditto(Method):
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         step = G(r.v) + self.lam * (r.v - r.x)
+        if r.trained is not None:
+            step = torch.where(r.trained, step, 0)
+        carry(r, r.v, at=r.v)
         if r.clip is not None:
             step = clipped(step, r.clip)
         if r.momentum:
@@ -99,8 +110,9 @@ class APFL(Method):
     In each local step, on the same mini-batch, y <- y - lr g(y) and v_i <- v_i - lr alpha_i g(z_i), where the client's
     model is z_i = alpha_i v_i + (1 - alpha_i) y.  The y_i are averaged; `v_i [n, d]` stays with its client, which uses
     alpha_i v_i + (1 - alpha_i) x after the round.  alpha = 0 leaves all clients the server's model.  Clip and momentum
-    apply to y alone.  Both steps start from the values before them.  The authors' code takes y after its step and mixes
-    the two models' outputs instead of their parameters.
+    apply to y alone.  Both steps start from the values before them.  Buffers that training updates are mixed like the
+    parameters, and those of v_i are taken from the pass at z_i.  The authors' code takes y after its step and mixes the
+    two models' outputs instead of their parameters.
 
     alpha: of every client, or its start with `adaptive`, where the first step of each round takes alpha_i <- alpha_i -
     lr <v_i - y, g(z_i)>, cut to [0, 1] (eq. 11; the authors' code adds 0.02 alpha_i to this gradient).
@@ -130,7 +142,9 @@ class APFL(Method):
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         apart = r.v - y
-        g = G(y + r.alpha * apart)
+        z = y + r.alpha * apart
+        g = G(z)
+        carry(r, r.v, at=z)
         r.v.sub_(r.alpha * g, alpha=r.lr)
         if self.adaptive and r.step == 0:
             r.alpha.sub_((apart * g).sum(1, keepdim=True), alpha=r.lr).clamp_(0, 1)
@@ -184,6 +198,7 @@ class pFedMe(Method):
         for _ in range(self.inner_steps):
             theta = theta - self.inner_lr * (G(theta) + self.lam * (theta - y))
         r.theta.copy_(theta)
+        carry(r, r.theta, at=theta)
         return self.lam * (y - theta)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:

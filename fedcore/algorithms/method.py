@@ -436,6 +436,11 @@ class Method(checks.Named):
         users = (k for k in first.values() if not checks.is_ours(k))
         if any(cls.__mro__.index(k) < cost for k in users):
             cls.cost = _not_stated
+        if not isinstance(cls.takes_gradients, property) and cls.takes_gradients:
+            raise TypeError(
+                f"{cls.__name__}.takes_gradients={cls.takes_gradients!r}, with which a direction would not be called; "
+                "leave it out, as the direction tells, or set it to False"
+            )
 
     def __post_init__(self) -> None:
         """Check the fields of a dataclass whose annotations have a range (`checks`)."""
@@ -472,7 +477,7 @@ class Method(checks.Named):
     @property
     def takes_gradients(self) -> bool:
         """Whether v is the client's plain gradient, so that the engine may take the local steps itself."""
-        return type(self).direction is Method.direction
+        return getattr(self.direction, "__func__", None) is Method.direction
 
     def aggregate(self, r: Round, y: Parameters) -> dict[str, Flat | Parameters]:
         """The new state from the last local iterates `y [m, d]`: server vectors `[d]`, client states `[m, d]`."""

@@ -79,9 +79,10 @@ class STEM(Method):
     x and d become the means of y_K and d_i(y_K).  d starts at the mean full gradient of the first cohort.
 
     STEM(a): constant a.  STEM(kappa=..., w=..., c=...): lr_t = kappa / (w + t)^(1/3) replaces the run's learning
-    rate, a_{t+1} = min(1, c lr_t^2); the method's theory assumes decreasing steps.  Our sources leave open which
-    iterate enters the first correction after a synchronisation; here it is the average.  The method is stated for full
-    participation; partial participation uses the same rule.  Raises ValueError for a outside [0, 1].
+    rate, a_{t+1} = min(1, c lr_t^2), and `a` is that of round 0; the method's theory assumes decreasing steps.  Our
+    sources leave open which iterate enters the first correction after a synchronisation; here it is the average.  The
+    method is stated for full participation; partial participation uses the same rule.  Raises ValueError for a outside
+    [0, 1], kappa or w <= 0, c < 0, and for w or c without kappa.
 
     Use it where two vectors can be sent each way and gradients are noisy. Not where traffic is limited, and not
     with a constant rate if its theory is needed.
@@ -94,6 +95,11 @@ class STEM(Method):
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "d": torch.zeros_like(x)}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kappa is None and (self.w, self.c) != (1, 1):
+            raise ValueError(f"w={self.w:g}, c={self.c:g} have no effect without kappa; give kappa, or leave them out")
 
     def rate(self, t: int) -> float:
         """The decreasing learning rate lr_t."""

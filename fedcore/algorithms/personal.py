@@ -138,12 +138,13 @@ class FedALA(Method):
     repeats epochs until the standard deviation of the last 10 epochs' losses is below 0.1 (at most 100 epochs; an
     epoch's loss is its last mini-batch's), each later one takes one epoch.  Then local SGD from hat, and the mean.
 
-    layers: a layer is a weight with its bias and the norm behind it.  The default 1 is 2 in the official code, which
-    counts tensors (the last layer's weight and bias); the study says 5, which are all layers but the first of FedBN's
-    network.  0 is FedAvg, bit for bit.  sample: share of the local data, drawn anew each round, at least one sample.
-    lr: 1.0 in both sources; without weight decay.  clip=False is the study's eq. 8 as printed: W may leave [0, 1],
-    and diverges where lr * curvature * (theta - theta_i)^2 > 2.
-    Raises ValueError for more layers than the model has, sample outside (0, 1], lr < 0.
+    layers: a layer is a weight with its bias and the norm behind it, in the order of the forward pass.  The default 1
+    is 2 in the official code, which counts tensors (the last layer's weight and bias); the study says 5, which are all
+    layers but the first of FedBN's network.  0 is FedAvg, bit for bit.  sample: share of the local data, drawn anew
+    each round, at least one sample.  lr: 1.0 in both sources; without weight decay.  clip=False is the study's eq. 8 as
+    printed: W may leave [0, 1], and diverges where lr * curvature * (theta - theta_i)^2 > 2.
+    Raises ValueError for more layers than the model has, for top layers that have a tensor of a lower layer, for
+    sample outside (0, 1], lr < 0.
 
     Use it where each client wants a model of its own and returns often. Not where a common model is wanted or
     clients cannot keep a model.

@@ -129,7 +129,7 @@ class FedExP(Method):
 
     Delta_i = y_i - x;  eta_g = max(1, sum_i |Delta_i|^2 / (2 m (|mean Delta|^2 + eps)));  x <- x + eta_g mean Delta.
     The means are weighted by p_i, with sum_i |Delta_i|^2 / m = sum_i p_i |Delta_i|^2; the run's server_lr multiplies
-    eta_g and is 1 in the paper.
+    eta_g and is 1 in the paper.  The norms are those of the trained parameters.
 
     The iterates oscillate, and the paper evaluates the mean of the last two.  Here `x` is the iterate itself, which
     the server sends and the history evaluates; `x_prev` is the previous iterate, so the paper evaluates
@@ -149,7 +149,7 @@ class FedExP(Method):
         return {"x": x, "x_prev": x}
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
-        delta = y - r.x
+        delta = y - r.x if r.trained is None else torch.where(r.trained, y - r.x, 0)
         mean = r.mean(delta)
         eta_g = (r.mean((delta**2).sum(1)) / (2 * ((mean**2).sum() + self.eps))).clamp_min(1)
         return {"x": r.x + r.server_lr * eta_g * mean, "x_prev": r.x}

@@ -119,7 +119,7 @@ class Submodel(Method):
 
     @property
     def takes_gradients(self) -> bool:
-        return self.training == "compact" and type(self).direction is Submodel.direction
+        return self.training == "compact" and getattr(self.direction, "__func__", None) is Submodel.direction
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         return G(y) if self.training == "compact" else r.kept * G(y)

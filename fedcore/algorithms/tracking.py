@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,8 +61,8 @@ class DSGT(Corrected):
     (some codes take X <- W X - lr Z).  With W = 11'/n it is SCAFFOLD, option II, with all clients.  K-GT starts the
     corrections at the mean gradient minus the client's own; here they start at 0, as those of SCAFFOLD.
 
-    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  Raises ValueError for one that does
-    not suit, and for a directed graph.
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  `weighting` has no effect.
+    Raises ValueError for a mixing that does not suit, and for a directed graph.
 
     Use it without a server where clients differ and exact convergence is wanted. Not over very slow links: each
     neighbour receives two vectors per round.
@@ -91,14 +92,26 @@ class ExactDiffusion(Corrected):
     one model, where gradient tracking sends two vectors.  With lazy=False, W = 11'/n and equal K_i it is SCAFFOLD,
     option II, with all clients.
 
-    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  lazy: False needs a W whose eigenvalues
-    are above -1/3.  Raises ValueError for a mixing that does not suit, and for a directed graph.
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  `weighting` has no effect.  lazy:
+    False needs a W whose eigenvalues are not below -1/3, unless W changes in every round.  Raises ValueError for a
+    mixing that does not suit, and for a directed graph.
 
     Use it without a server where clients differ and exact convergence is wanted at one model per neighbour. Not on
     directed graphs or with changing weights.
     """
 
     lazy: bool = True
+
+    def on(self, fed: Any) -> Any:
+        """The federation itself; ValueError for lazy=False with a W under which the iterates would grow."""
+        if not self.lazy and not self.mixing.varies:
+            low = float(topology.mixing(self.mixing, fed.n).spectrum()[-1])
+            if low < -1 / 3 - 1e-6:  # rounding, also of weights in float32, is smaller
+                raise ValueError(
+                    f"mixing={self.mixing!r}, whose W has the eigenvalue {low:.4g}, and lazy=False allows none below "
+                    "-1/3; use lazy=True, or weights that leave more with the clients themselves"
+                )
+        return fed
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         X = r.W.ordered(r.clients) @ y
@@ -115,8 +128,9 @@ class QGDSGDm(Gossip):
     follows the model after mixing and therefore the movement of all models, not only the client's own gradients; it is
     constant during a round.  With `nesterov`, v = g + beta (beta m_i + g).  beta = 0 is DFedAvg.
 
-    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  beta: default 0.9.  mu: default beta,
-    as in the paper.  Raises ValueError for a mixing that does not suit, and unless 0 <= beta, mu < 1.
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  `weighting` has no effect.  beta:
+    default 0.9.  mu: default beta, as in the paper.  Raises ValueError for a mixing that does not suit, and unless
+    0 <= beta, mu < 1.
 
     Use it without a server where momentum helps but clients differ. Not where exact convergence is needed: it damps
     the disagreement of the momenta and keeps a bias.

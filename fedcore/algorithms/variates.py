@@ -160,9 +160,10 @@ class FedPVR(Method):
     v = g - M (c_i - c), with M = 1 at the parameters of these layers and 0 elsewhere; c_i and c as in SCAFFOLD.
 
     layers: parameter names or their beginnings ("13" is the module 13 of a Sequential, "13.weight" its weight);
-    () corrects no layer (FedAvg), "all" every layer (SCAFFOLD II).  The default None corrects the last layer; a
-    quadratic is one layer.
-    Raises ValueError for layers that the model does not have.
+    () corrects no layer (FedAvg), "all" every layer (SCAFFOLD II).  The default None corrects the last layer in
+    the order of the forward pass, with the norm behind it; a quadratic is one layer.
+    Raises ValueError for layers that the model does not have, and with None for a last layer that has a tensor of
+    another layer.
 
     Use it where SCAFFOLD would help and its state for the whole model is too large. Not where curvature couples the
     corrected layers with the others, because a bias then remains.
@@ -191,10 +192,11 @@ class FedPVR(Method):
             if self.layers not in ("all", (), None):
                 raise ValueError(f"layers={self.layers!r}, but a quadratic is one layer; use 'all' or ()")
             return torch.full_like(x, self.layers != (), dtype=torch.bool)
-        last = layout.called[-1] if layout.called else layout.names[-1].rpartition(".")[0]
-        if self.layers is None and not last:  # a module that is one layer
-            return torch.ones_like(x, dtype=torch.bool)
-        layers = (last,) if self.layers is None else (self.layers,) if isinstance(self.layers, str) else self.layers
+        if self.layers is None:
+            mask = torch.zeros_like(x, dtype=torch.bool)
+            mask[layout.last(1)] = True
+            return mask
+        layers = (self.layers,) if isinstance(self.layers, str) else self.layers
         return layout.mask(layout.named(layers)).to(x.device)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:

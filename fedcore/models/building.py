@@ -56,7 +56,8 @@ def build(
 
     model: a name in `MODELS`, a function `(shape, classes) -> nn.Module`, or a module, which keeps its weights.
     Raises ValueError for an unknown name, a seed below 0, and for modules that are lazy, wrapped in DataParallel,
-    compiled by torch.jit, or have parameters that are no real floating-point numbers; TypeError for anything else.
+    compiled by torch.jit or torch.compile, or have parameters that are no real floating-point numbers; TypeError for
+    anything else.
     """
     checks.integer("seed", seed, 0)
     if isinstance(model, nn.Module):
@@ -91,11 +92,12 @@ def _float32() -> Iterator[None]:
 
 def _checked(module: nn.Module) -> nn.Module:
     """The module; ValueError where its parameters are not initialised or cannot be replaced by those of a client."""
+    wrapped = nn.DataParallel | nn.parallel.DistributedDataParallel | torch.jit.ScriptModule
     for name, part in module.named_modules():
-        if isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel | torch.jit.ScriptModule):
+        if isinstance(part, wrapped) or "_orig_mod" in part._modules:  # of torch.compile
             raise ValueError(
                 f"the model holds a {type(part).__name__}, {name or 'itself'!r}; give the nn.Module that it was made "
-                "of, such as model.module"
+                "of, such as model.module, or model._orig_mod after torch.compile"
             )
     for name, p in module.named_parameters():
         empty = nn.parameter.is_lazy(p) or p.is_meta or p.layout != torch.strided or not p.numel()

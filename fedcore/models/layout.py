@@ -29,19 +29,22 @@ class Layout:
     kinds: tuple[type, ...] = ()  # the type of the module that holds each parameter
     frozen: tuple[slice, ...] = ()  # the places of parameters that are not trained (requires_grad=False), and buffers
     carried: slice | None = None  # the place of the buffers that training carries
-    called: tuple[str, ...] = ()  # the layers in the order of the forward pass, where that is not the module's own
+    called: tuple[str, ...] = ()  # the layers that a forward pass uses, in its order; () where it is the module's own
+    tied: tuple[tuple[str, str], ...] = ()  # layers that have a parameter of another layer, and that layer
 
     @staticmethod
     def of(module: nn.Module) -> Layout:
         named = entries(module)
-        holders = {id(p): type(m) for m in module.modules() for p in (*m.parameters(False), *m.buffers(False))}
-        kinds = tuple(holders[id(p)] for _, p in named)
+        kinds = tuple(type(module.get_submodule(owner(k))) for k, _ in named)
         ends = list(itertools.accumulate((p.numel() for _, p in named), initial=0))
         slices = tuple(slice(a, b) for a, b in itertools.pairwise(ends))
         names, shapes = tuple(k for k, _ in named), tuple(p.shape for _, p in named)
         frozen = tuple(place for place, (_, p) in zip(slices, named, strict=True) if not p.requires_grad)
         written = slice(ends[len(named) - len(carried(module))], ends[-1]) if carried(module) else None
-        return Layout(names, shapes, slices, ends[-1], kinds, frozen, written, called(module))
+        first = {id(p): owner(k) for k, p in named}
+        pairs = ((owner(k), first[id(p)]) for at, m in module.named_modules() for k, p in m.named_parameters(at, False))
+        tied = tuple(pair for pair in pairs if pair[0] != pair[1])
+        return Layout(names, shapes, slices, ends[-1], kinds, frozen, written, called(module), tied)
 
     @property
     def moving(self) -> Tensor:
@@ -62,31 +65,45 @@ class Layout:
         fixable = [(name, at) for name, kind, at in named if issubclass(kind, FixableBatchNorm)]
         return [at for name, at in fixable if name.rpartition(".")[2] in STATISTICS]
 
-    def layers(self) -> list[slice]:
-        """The positions of the weight layers from input to output; a layer is a weight, its bias, and the norm behind.
+    def layers(self) -> list[list[str]]:
+        """The weight layers from input to output, each by the names of its modules: a layer is a weight, its bias, and
+        the norm behind.
 
-        They are in the order of the forward pass, or in that of the module where no federation has recorded a pass.
+        They are in the order of the forward pass, without modules that it does not use, or in that of the module where
+        no federation has recorded a pass.  Buffers that training updates are no part of a layer.
         """
-        owners = [name.rpartition(".")[0] for name in self.names]
-        first = [
-            k
-            for k, kind in enumerate(self.kinds)
-            if k == 0 or (owners[k] != owners[k - 1] and not issubclass(kind, NORMS))
-        ]
-        ends = [*(self.slices[k].start for k in first[1:]), self.d]
-        places = [slice(self.slices[k].start, end) for k, end in zip(first, ends, strict=True)]
-        if any(owners[k] not in self.called for k in first):
-            return places
-        order = sorted(range(len(first)), key=lambda i: self.called.index(owners[first[i]]))
-        return [places[i] for i in order]
+        kinds = {owner(name): kind for name, kind, _ in self._parameters()}
+        layers: list[list[str]] = []
+        for at in self.called or kinds:
+            if layers and issubclass(kinds.get(at, nn.Module), NORMS):
+                layers[-1].append(at)
+            else:
+                layers.append([at])
+        return layers
 
     def last(self, count: int) -> slice | Tensor:
-        """The entries of the last `count` weight layers: a slice at the end of the flat vector, or their indices."""
-        places = sorted(self.layers()[-count:] if count else [], key=lambda place: place.start)
+        """The entries of the last `count` weight layers: a slice at the end of the flat vector, or their indices.
+
+        Raises ValueError where one of them and a layer before them have the same tensor.
+        """
+        layers = self.layers()
+        chosen = {at for layer in layers[len(layers) - count :] for at in layer}
+        for pair in self.tied:
+            if len(chosen & {*pair}) == 1:
+                raise ValueError(
+                    f"the last {count} of {len(layers)} layers are to be apart from the others, but {pair[0]!r} and "
+                    f"{pair[1]!r} have a tensor in common; give each layer its own, or choose another number of layers"
+                )
+        places = [place for name, _, place in self._parameters() if owner(name) in chosen]
         start = self.d - sum(place.stop - place.start for place in places)
         if not places or places[0].start == start:
             return slice(start, None)
         return torch.cat([torch.arange(place.start, place.stop) for place in places])
+
+    def _parameters(self) -> list[tuple[str, type, slice]]:
+        """Name, kind of module and position of each parameter, without the buffers that training updates."""
+        entries = zip(self.names, self.kinds, self.slices, strict=True)
+        return [entry for entry in entries if not (self.carried and entry[2].start >= self.carried.start)]
 
     def named(self, layers: Iterable[str]) -> list[slice]:
         """The positions of parameters by their names or beginnings of names: "13" is the module 13 of a Sequential,
@@ -147,9 +164,15 @@ def carried(module: nn.Module) -> tuple[str, ...]:
 
 
 def called(module: nn.Module) -> tuple[str, ...]:
-    """The names of the layers with parameters in the order of the forward pass, where a federation has found that this
-    order differs from that of the module; else none."""
+    """The names of the layers with parameters that a forward pass uses, in its order, where a federation has found that
+    they are not all layers in the order of the module; else none."""
     return getattr(module, "fedcore_called", ())
+
+
+def owner(name: str) -> str:
+    """The name of the layer of a parameter or buffer, of which parametrisations are a part."""
+    layer, parametrised, _ = f".{name}".partition(".parametrizations.")
+    return (layer if parametrised else layer.rpartition(".")[0])[1:]
 
 
 def entries(module: nn.Module) -> list[tuple[str, Tensor]]:

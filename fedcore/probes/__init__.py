@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..algorithms.method import Method, Round
-from ..algorithms.submodels import HeteroFL
-from ..engine import PLAIN
+from ..algorithms.submodels import HeteroFL, Submodel
+from ..engine import PLAIN, Loss
 from ..objective import Objective
 from ..objective.federation import Federation
 from ..round import check_both, local_steps, one_round, start
@@ -31,12 +31,13 @@ __all__ = [
 
 
 def drift(r: Round, y: Tensor) -> dict[str, Tensor]:
-    """`drift`: mean distance of the local models from their mean, divided by the mean norm of the updates.
+    """`drift`: mean distance of the local models from their mean, divided by the mean norm of the updates, in the
+    trained parameters.
 
     0 means no drift.  Orthogonal updates of equal norm give sqrt(1 - 1/m), and so does mini-batch noise alone; at a
     fixed point the ratio tends to 1, because the updates cancel.
     """
-    delta = y - r.x
+    delta = _trained(r, y - r.x)
     spread = (delta - r.mean(delta)).norm(dim=1).mean()
     return {"drift": spread / delta.norm(dim=1).mean().clamp_min(1e-30)}
 
@@ -52,9 +53,10 @@ def dissimilarity(r: Round, y: Tensor) -> dict[str, Tensor]:
 
 
 def control_error(r: Round, y: Tensor) -> dict[str, Tensor]:
-    """`control_error [m]`: ||c_i - grad F_i(x)|| / ||grad F_i(x)|| of the cohort before the round."""
+    """`control_error [m]`: ||c_i - grad F_i(x)|| / ||grad F_i(x)|| of the cohort before the round, in the trained
+    parameters."""
     g = r.full_gradient(r.x.expand_as(y))
-    return {"control_error": (r.c_i - g).norm(dim=1) / g.norm(dim=1).clamp_min(1e-30)}
+    return {"control_error": _trained(r, r.c_i - g).norm(dim=1) / g.norm(dim=1).clamp_min(1e-30)}
 
 
 @checks.arguments
@@ -67,7 +69,7 @@ def gradient_estimate(alpha: checks.NonNegative):
     """
 
     def probe(r: Round, y: Tensor) -> dict[str, Tensor]:
-        estimate = alpha / r.lr * (r.x_prev - r.x)
+        estimate = alpha / r.lr * _trained(r, r.x_prev - r.x)
         g = r.mean(r.full_gradient(r.x.expand_as(y)))
         return {
             "estimate_ratio": torch.dot(estimate, g) / torch.dot(g, g).clamp_min(1e-30),
@@ -80,38 +82,48 @@ def gradient_estimate(alpha: checks.NonNegative):
 
 def consensus(r: Round, y: Tensor) -> dict[str, Tensor]:
     """`consensus`: mean ||x_i - mean x|| of the clients' models at the start of the round (after the last mixing), and
-    `consensus_local`, the same of their local iterates before this round's mixing.  `consensus` is 0 for methods with a
-    server.
+    `consensus_local`, the same of their local iterates before this round's mixing, in the trained parameters.
+    `consensus` is 0 for methods with a server.
     """
     X = getattr(r, "X", r.x[None])
-    return {name: (Z - Z.mean(0)).norm(dim=1).mean() for name, Z in (("consensus", X), ("consensus_local", y))}
+    return {
+        name: _trained(r, Z - Z.mean(0)).norm(dim=1).mean() for name, Z in (("consensus", X), ("consensus_local", y))
+    }
 
 
 @checks.arguments
 def submodel_gap(
-    labels: Annotated[str, checks.OneOf(("all", "zero", "-inf"))] = "zero",
-    momentum: checks.BelowOne = 0.0,
+    labels: Annotated[str, checks.OneOf(("all", "zero", "-inf"))] | None = None,
+    momentum: checks.BelowOne | None = None,
     others: checks.Mapped | None = None,
 ):
     """A probe of sub-model methods: how far each client's update is from that of the whole network (FedGSE, 4.4.3).
 
-    The probe also trains the whole network, from the round's model, batches, learning rate and weight decay, with the
-    `momentum` and `labels` of the run; the run's `clip` is not applied.  Records, `[m]` each: `length`, the norm of
+    The probe also trains the whole network, from the round's model, batches, learning rate and weight decay; the run's
+    `clip` is not applied.  labels, momentum: None takes those of the run.  Records, `[m]` each: `length`, the norm of
     Delta_full; `gap`, the norm of Delta_full - embed(Delta_sub) with zeros where a client has no units; `sum_gap`, the
     difference of the sums of their entries, as in the source; and the `capacity`.
 
     others: name -> sub-model method with `training="masked"`, whose sub-models the probe trains too, at the clients'
     capacities under that method; each method adds `gap NAME`.
+    Raises ValueError for other methods, and in a run whose method has a loss of its own where labels=None.
     """
-    whole = HeteroFL(1.0, labels=labels, training="masked")
+    for name, method in (others or {}).items():
+        if not isinstance(method, Submodel) or method.training != "masked":
+            raise ValueError(
+                f"others[{name!r}]={checks.brief(method)}; use a sub-model method that has training='masked', such as "
+                "fc.HeteroFL(capacities, training='masked')"
+            )
 
     def probe(r: Round, y: Tensor) -> dict[str, Tensor]:
         def update(method: Method) -> Tensor:
-            beside = method.prepare(replace(r, loss=PLAIN, parts=None, momentum=momentum, clip=None))
+            mass = r.momentum if momentum is None else momentum
+            beside = method.prepare(replace(r, loss=PLAIN, parts=None, momentum=mass, clip=None))
             Y = method.broadcast(beside).expand_as(y).clone()
             local_steps(method, beside, Y)
             return torch.where(beside.mask, Y - r.x, 0)
 
+        whole = HeteroFL(1.0, labels=_reading(r.loss) if labels is None else labels, training="masked")
         full, own = update(whole), torch.where(r.mask, y - r.x, 0)
         gap = full - own
         found = {
@@ -123,6 +135,14 @@ def submodel_gap(
         return found | {f"gap {name}": (full - update(method)).norm(dim=1) for name, method in (others or {}).items()}
 
     return probe
+
+
+def _reading(loss: Loss) -> str:
+    """The `labels` of the sub-model method with this loss."""
+    rule = getattr(loss.per_sample, "keywords", {}).get("labels", loss.per_sample)  # DepthFL's holds it
+    if rule is not None and "reading" not in getattr(rule, "keywords", {}):
+        raise ValueError(f"the run has a loss of its own, {checks.brief(rule)}; use submodel_gap(labels=...)")
+    return "all" if rule is None else rule.keywords["reading"]
 
 
 def quadratic_bound(F_x: Tensor, gradient: Tensor, step: Tensor, mu: float) -> Tensor:
@@ -251,6 +271,11 @@ def mime_ablation(
         )
     order = np.argsort(np.argsort(clients))  # rows are in the order of the clients' numbers
     return {name: torch.stack(v)[:, order].cpu().numpy() for name, v in columns.items() if name != "C"}
+
+
+def _trained(r: Round, v: Tensor) -> Tensor:
+    """v with zeros instead of frozen parameters and buffers that training updates."""
+    return v if r.trained is None else torch.where(r.trained, v, 0)
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:

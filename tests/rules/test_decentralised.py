@@ -114,6 +114,8 @@ def test_a_networkx_graph_keeps_its_numbers_in_any_order():
     assert fc.Graph(named) == fc.Graph([(0, 1), (1, 2)])
     assert eval(repr(fc.Graph(path)), vars(fc).copy()) == fc.Graph(path)
     assert topology.topology(nx.path_graph(3)) == fc.Graph([(0, 1), (1, 2)])
+    edges = torch.tensor([[0, 1], [1, 2]])
+    assert fc.Graph(edges) == fc.Graph(list(edges)) == fc.Graph(edges.numpy()) == fc.Graph([(0, 1), (1, 2)])
 
 
 @pytest.mark.parametrize(("top", "n", "degree"), [(fc.Ring(), 9, 2), (fc.Torus(), 12, 4), (fc.RandomRegular(5), 12, 5),
@@ -284,10 +286,16 @@ WRONG = [
     (lambda: topology.mixing(fc.Torus(), 7), ValueError, "torus of 7 clients fc.Ring()"),
     (lambda: fc.DSGT(fc.DirectedRandom(2)), ValueError, "DirectedRandom(degree=2) doubly stochastic RandomRegular"),
     (lambda: fc.ExactDiffusion(fc.DirectedRandom(2)), ValueError, "DirectedRandom(degree=2) doubly stochastic"),
+    (lambda: two(fc.ExactDiffusion([[0.1, 0.9], [0.9, 0.1]], lazy=False)), ValueError, "-0.8 -1/3; lazy=True"),
+    (lambda: two(fc.ExactDiffusion([[0.33, 0.67], [0.67, 0.33]], lazy=False)), ValueError, "-0.34 lazy=True"),
     (lambda: fc.simulate(fc.DSGT(Lists([[0, 0], [0, 1], [0, 2], [0, 3]], 0.5)), FED, rounds=1), ValueError, "doubly"),
     (lambda: run(fc.Ring(), cohort=2), ValueError, "DFedAvg all 4 clients cohort=2 cohort=None"),
     (lambda: run(fc.Ring(), server_lr=0.5), ValueError, "server_lr=0.5 DFedAvg no server server_lr=1.0"),
 ]  # fmt: skip
+
+
+def two(method, **options):
+    return fc.simulate(method, fc.quadratic(*h.problem(2, 2)), rounds=1, **options)
 
 
 def run(mixing, **options):
@@ -329,7 +337,8 @@ class Circle(topology.Topology):
 
     def lists(self, n, seed, t):
         i, by = np.arange(n), self.by
-        by += {None: 0, "by round": 0.1 * t, "by seed": 0.1 * seed, "by chance": random.random() / 10}[self.wrong]
+        later = {"from round 3 on": 0.1 * (t >= 3), "by round": 0.1 * t, "by seed": 0.1 * seed}
+        by += {None: 0, "by chance": random.random() / 10, **later}[self.wrong]
         return np.stack([i, (i + 1) % n, (i - 1) % n], 1), np.tile([1 - 2 * by, by, by], (n, 1))
 
 
@@ -355,11 +364,11 @@ def test_a_matrix_that_somebody_wrote_to_is_not_the_next_runs(kind):
 
 
 @pytest.mark.parametrize(("wrong", "varies"), [
-    ("by round", False), ("by seed", False), ("by chance", False), ("by chance", True),
+    ("by round", False), ("by seed", False), ("by chance", False), ("by chance", True), ("from round 3 on", False),
 ])  # fmt: skip
 def test_lists_that_differ_when_they_are_asked_for_again_are_refused(wrong, varies):
     with pytest.raises(ValueError, match=r"seed and the round" if varies else "varies = True"):
-        fc.simulate(fc.DPSGD(Circle(0.1, wrong, varies)), fc.quadratic(*h.problem()), rounds=1)
+        fc.simulate(fc.DPSGD(Circle(0.1, wrong, varies)), fc.quadratic(*h.problem()), rounds=4)
     fc.simulate(fc.DPSGD(Circle(0.1, "by round", True)), fc.quadratic(*h.problem()), rounds=2)
 
 
@@ -497,6 +506,12 @@ def test_corrected_clients_come_to_rest_at_the_optimum_where_gossip_does_not(top
         h.close(state["c_i"], np.einsum("npq,nq->np", A, b - x), 1e-9)  # each takes its own gradient away
         h.close(state["c_i"].sum(0), np.zeros(3), 1e-10)
     assert np.abs(fc.simulate(fc.DFedAvg(top), fed, **options).state["X"] - x).max() > 0.1
+
+
+@pytest.mark.parametrize("top", [fc.Ring(), topology.mixing(fc.Ring(), 4).dense().float()], ids=["float64", "float32"])
+def test_an_eigenvalue_of_minus_a_third_is_allowed_without_laziness_whatever_its_rounding(top):
+    end = fc.simulate(fc.ExactDiffusion(top, lazy=False), FED, rounds=100, lr=0.05).params
+    assert (end.abs() < 10).all()
 
 
 def tracking(W, g, X, rounds):

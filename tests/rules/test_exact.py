@@ -341,7 +341,7 @@ def test_thm_proxskip_rate_is_the_root_of_the_condition_number_in_rounds():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_fedrep_trains_the_head_for_its_share_of_the_steps_and_then_the_body(share, K, steps, dtype):
     fed, seen = h.network(dtype=dtype), []
-    method, head = fc.FedRep(share=share), fed.layout.layers()[-1].start
+    method, head = fc.FedRep(share=share), fed.layout.last(1).start
     state = fc.start(method, fed)
     _, end = fc.one_round(method, fed, state, 0, local_steps=K, batch_size=4, watch=lambda r, y: seen.append(y.clone()))
     moves = [(a != b) for a, b in zip(seen, [*seen[1:], end.y], strict=True)]
@@ -374,7 +374,7 @@ def test_apfls_clients_use_the_servers_model_at_alpha_0_and_are_alone_at_alpha_1
 
 def test_fedbabu_leaves_the_head_as_it_was_and_trains_all_else():
     fed = h.network()
-    head = fed.layout.layers()[-1]
+    head = fed.layout.last(1)
     x = fc.simulate(fc.FedBABU(), fed, **NETWORK | {"weight_decay": 0.1}).params
     assert torch.equal(x[head], fed.x0[head])
     assert (x[: head.start] != fed.x0[: head.start]).double().mean() > 0.9
@@ -422,6 +422,37 @@ def test_moons_references_are_without_dropout(path):
 def test_federations_that_do_not_suit_a_method_are_refused_with_the_remedy(method, kind, words):
     with pytest.raises(ValueError, match=words):
         fc.simulate(method, kind(), rounds=1, cohort=1)
+
+
+@pytest.mark.parametrize("base", [fc.FedAvg, fc.HeteroFL])
+def test_a_direction_that_is_set_on_the_instance_is_that_of_the_local_steps(base):
+    class Still(base):
+        def __init__(self):
+            super().__init__()
+            object.__setattr__(self, "direction", self.none)
+
+        def none(self, G, y, r):
+            return torch.zeros_like(y)
+
+    fed = h.network()
+    assert torch.equal(fc.simulate(Still(), fed, rounds=1).params, fed.x0)
+
+
+def test_a_class_cannot_say_that_it_takes_gradients_where_its_direction_would_not_be_called():
+    def direction(self, G, y, r):
+        return torch.zeros_like(y)
+
+    with pytest.raises(TypeError, match=r"Still.takes_gradients=True.*leave it out.*False"):
+        type("Still", (fc.FedAvg,), {"takes_gradients": True, "direction": direction})
+    kind = type("Plain", (fc.FedAvg,), {"takes_gradients": False, "cost": fc.FedAvg.cost})
+    h.close(*(fc.simulate(m, h.network(), rounds=2, lr=0.1).params for m in (kind(), fc.FedAvg())), 1e-12)
+
+
+@pytest.mark.parametrize("lost", [{"w": 50.0}, {"c": 50.0}, {"w": 50.0, "c": 50.0, "a": 0.5}])
+def test_constants_of_stems_decreasing_rate_are_refused_where_the_rate_is_constant(lost):
+    with pytest.raises(ValueError, match="no effect without kappa"):
+        fc.STEM(**lost)
+    fc.STEM(kappa=0.1, **lost)
 
 
 # --- Central --------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import fedcore as fc
 from fedbook.studies import probing
 from fedbook.studies.from_spec import build_federation
 from fedcore import probes
+from fedcore.engine import Loss
 
 COSINES = ("A, C", "A-B+C, C", "A-B, C", "A, B")
 A, B = h.problem(4, 3)
@@ -219,6 +220,42 @@ def test_the_gap_is_that_of_two_runs_with_one_client():
     apart, client = whole.params - half.params, half.cohorts[0][0]  # the server takes over the client's update
     assert half.final("gap", client) == pytest.approx(float(apart.norm()), rel=1e-9)
     assert half.final("sum_gap", client) == pytest.approx(abs(float(apart.sum())), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("method", "run"),
+    [(fc.HeteroFL({1: 0.5, 0.5: 0.5}), {}), (fc.HeteroFL({1: 0.5, 0.5: 0.5}, labels="-inf", training="masked"), {}),
+     (fc.FedRolex(0.5, labels="zero"), {"momentum": 0.9}),
+     (fc.DepthFL({1: 0.5, 0.5: 0.5}, labels="zero"), {"momentum": 0.5})],
+    ids=repr,
+)  # fmt: skip
+def test_the_gap_has_the_labels_and_the_momentum_of_the_run_unless_others_are_given(method, run):
+    fed = fc.federation("digits", clients=5, partition=fc.Shards(2), model="thesis_mlp")
+    work = {"rounds": 1, "lr": 0.1, "local_steps": 2, "progress": False, **run}
+    told, other = {"labels": method.labels, "momentum": run.get("momentum", 0.0)}, {"momentum": 0.7}
+    found, wanted, different = (
+        fc.simulate(method, fed, probes=[probes.submodel_gap(**given)], **work).frame().query("metric == 'length'")
+        for given in ({}, told, other)
+    )
+    assert (found["value"] == wanted["value"]).all()
+    assert (found["value"] != different["value"]).all()
+
+
+def test_the_gap_of_a_run_with_a_loss_of_its_own_needs_labels():
+    class Own(fc.HeteroFL):
+        def prepare(self, r):
+            r = super().prepare(r)
+            return r.extended(loss=Loss(lambda logits, y: logits.square().sum(-1)))
+
+    fed = fc.federation("digits", clients=4, model="thesis_mlp")
+    with pytest.raises(ValueError, match=r"loss of its own.*submodel_gap\(labels=...\)"):
+        fc.simulate(Own(0.5), fed, rounds=1, progress=False, probes=[probes.submodel_gap()])
+
+
+@pytest.mark.parametrize("other", [fc.HeteroFL(0.5), fc.FedDSE(0.5), fc.FedAvg(), "HeteroFL"], ids=repr)
+def test_a_method_without_masks_cannot_be_compared_by_its_gap(other):
+    with pytest.raises(ValueError, match=r"others\['one'\]=.*training='masked'"):
+        probes.submodel_gap(others={"one": other})
 
 
 def test_submodels_that_share_no_neuron_share_the_classifiers_bias_alone_and_do_not_conflict():
