@@ -225,11 +225,15 @@ def _classes(ys: Sequence[np.ndarray], targets: bool, classes: int | None) -> tu
     low, high = min(int(part.min()) for part in ys), max(int(part.max()) for part in ys)
     classes = classes or min(high + 1, MOST_CLASSES)
     if low < 0 or high >= classes:
-        raise ValueError(
-            f"labels run from {low} to {high}; allowed are 0..{classes - 1}, numbered without gaps, as "
-            "np.unique(y, return_inverse=True)[1] does"
-        )
+        raise ValueError(f"labels run from {low} to {high}; allowed are 0..{classes - 1}, {numbering(targets)}")
     return ys, classes
+
+
+def numbering(targets: bool) -> str:
+    """What to do with labels that are not 0..C-1.  targets: whether a loss is given, so that they may be no classes."""
+    new = "numbered without gaps, as np.unique(y, return_inverse=True)[1] does"
+    whole = "; with loss= too, whole numbers [N] are class labels: if they are no classes, give y.astype(float)"
+    return new + whole if targets else new
 
 
 def as_array(part: Any, label: bool = False) -> np.ndarray:

@@ -31,7 +31,7 @@ def _pairs(value: Any) -> bool:
 
 
 Dealing = Annotated[Any, checks.Kind(_deals, "a partition that leaves the data as they are, such as fc.IID()")]
-Pairs = Annotated[Any, checks.Kind(_pairs, "pairs of different labels, such as ((3, 8), (1, 7))")]
+Pairs = Annotated[list | tuple, checks.Kind(_pairs, "pairs of different labels, such as ((3, 8), (1, 7))")]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,11 @@ class FeatureShift(checks.Named):
     __post_init__ = checks.fields
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Any:
+        if getattr(self.partition, "overlapping", False):
+            raise ValueError(
+                f"partition={checks.brief(self.partition)} gives a sample to several clients, for which it cannot be "
+                "changed in different ways; use a partition without overlapping = True, such as fc.IID()"
+            )
         return self.partition.split(labels, clients, rng, owner)
 
     def changed(self, source: Source, parts: Indices, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,8 @@ def normalisation(source: Source, parts: Sequence[np.ndarray], kind: str) -> tup
     parts: each client's rows of the training set.  kind: one of `NORMALISE`.  For "client" there are statistics of the
     n clients; then of the test images' domains, from their training images or, where the source has none, from the test
     images; last of all clients' images together.  A training image of no client has the last ones.  A constant channel
-    has std 1.
+    has std 1.  The range of "half" and "unit" is from 0 to 255 for bytes, but to the largest training byte where this
+    is below 128, as the 16 of "digits"; for other images it is from 0 to 1.
 
     Raises ValueError for "client", "half" and "unit" where the inputs are no images.
     """
@@ -35,7 +36,8 @@ def normalisation(source: Source, parts: Sequence[np.ndarray], kind: str) -> tup
     if not images:
         raise ValueError(f"normalise={kind!r} needs images [N, C, H, W], the data has {x.shape}; use 'pooled'")
     if kind in ("half", "unit"):
-        largest = np.full((1, 1), 255.0 if x.dtype == np.uint8 else 1.0)
+        top = 1.0 if x.dtype != np.uint8 else 255.0 if x.max() > 127 else float(x.max() or 255)
+        largest = np.full((1, 1), top)
         mean, std = (largest / 2, largest / 2) if kind == "half" else (0 * largest, largest)
         return _stacked(mean, std), train_rows, test_rows
     groups = [x[part] for part in parts]

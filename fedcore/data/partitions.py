@@ -45,7 +45,18 @@ def _sizes(value: Any) -> bool:
     return listed and all(isinstance(v, int | np.integer) and not isinstance(v, bool) and v > 0 for v in value)
 
 
-Sizes = Annotated[Any, checks.Kind(_sizes, "whole numbers from 1, one for each client, or fc.Quantity(...)")]
+class Law(Protocol):
+    """A law of the clients' sizes, such as `fc.Quantity(1.0)`."""
+
+    def sizes(self, N: int, clients: int, rng: np.random.Generator, /) -> np.ndarray:
+        """How many of N samples each client gets, `[clients]`."""
+        ...
+
+
+Sizes = Annotated[
+    list | tuple | np.ndarray | Law,
+    checks.Kind(_sizes, "whole numbers from 1, one for each client, or fc.Quantity(...)"),
+]
 
 
 @dataclass(frozen=True)
@@ -60,8 +71,9 @@ class Dirichlet(checks.Named):
     left are excluded.  `sizes=` does the same with given sizes: one number for each client, whose sum may leave samples
     out, or `fc.Quantity(...)`.
 
-    Raises ValueError for q <= 0, when `max_draws` draws never gave each client min_size samples, and for sizes that
-    are below 1, not one for each client, or together more than the samples.
+    Raises ValueError for q <= 0, when `max_draws` draws never gave each client min_size samples, for sizes that are
+    below 1, not one for each client, or together more than the samples, and for `min_size` or `max_draws` beside
+    `sizes` or `equal_sizes`.
     """
 
     q: checks.Positive
@@ -74,6 +86,10 @@ class Dirichlet(checks.Named):
         checks.fields(self)
         if self.sizes is not None and self.equal_sizes:
             raise ValueError(f"equal_sizes=True and sizes={checks.brief(self.sizes)}; use one of the two")
+        for name in ("min_size", "max_draws") if self.equal_sizes or self.sizes is not None else ():
+            if (value := getattr(self, name)) != getattr(Dirichlet, name):
+                given = "equal_sizes=True" if self.equal_sizes else f"sizes={checks.brief(self.sizes)}"
+                raise ValueError(f"{name}={value} has no effect with {given}; leave one of the two out")
         if self.sizes is not None and not hasattr(self.sizes, "sizes"):
             object.__setattr__(self, "sizes", tuple(map(int, self.sizes)))
 
@@ -209,10 +225,12 @@ class ByOwner(checks.Named):
             raise ValueError("partition=ByOwner() needs a source with owners (FEMNIST, Shakespeare, or train_owner)")
         owners = np.unique(owner)
         whole = len(owners) * self.parts
-        if clients != whole and not (self.subset and self.parts == 1 and clients < whole):
+        some = self.subset and self.parts == 1
+        if clients != whole and not (some and clients < whole):
+            remedy = f"clients<={whole}" if some else "parts=1 and subset=True to draw some of the owners"
             raise ValueError(
                 f"clients={clients} but {len(owners)} owners in {self.parts} parts are {whole} clients; use "
-                f"clients={whole} or None, or ByOwner(subset=True) to draw some of the owners"
+                f"clients={whole} or None, or {remedy}"
             )
         if clients < whole:
             owners = np.sort(rng.choice(owners, clients, replace=False))

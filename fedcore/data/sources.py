@@ -15,7 +15,7 @@ import numpy as np
 
 from ..support import checks
 from ..support.extras import needs
-from .arrays import Source, as_array, check_inputs, data_root, from_arrays, from_mapping
+from .arrays import Source, as_array, check_inputs, data_root, from_arrays, from_mapping, numbering
 from .datasets import from_dataset, is_dataset
 from .domains import digit_domains, digits_five
 from .readers import EMNIST_SPLITS, READERS, has_pack, pack, read
@@ -59,7 +59,7 @@ def load(
     held = None
     if isinstance(source, Mapping):
         if not {"train", "test"} <= source.keys():
-            return _told(from_mapping("arrays", source, layout, targets))
+            return _told(from_mapping("arrays", source, layout, targets), targets)
         held = next((source[key] for key in VALIDATION if key in source), None)
         if unread := [str(key) for key in source if key not in ("train", "test", *VALIDATION)]:
             checks.warn(f"{', '.join(unread[:10])} of the source are not read; use 'train', 'test' and 'validation'")
@@ -80,13 +80,15 @@ def load(
     if held is not None:
         extra["validation"] = _part(held, clients)[:3]
     extra |= {"train_owner": owner, "test_owner": test_owner}
-    return _told(from_arrays("arrays", x, y, test_x, test_y, layout, targets, **extra), declared=classes is not None)
+    made = from_arrays("arrays", x, y, test_x, test_y, layout, targets, **extra)
+    return _told(made, targets, declared=classes is not None)
 
 
-def _told(source: Source, declared: bool = False) -> Source:
+def _told(source: Source, targets: bool, declared: bool = False) -> Source:
     """The source; a UserWarning where a label in 0..C-1 has no training sample, or where there is only one label.
 
-    declared: whether the number of classes was given; a label without a sample is then no sign of a wrong numbering.
+    targets: as for `numbering`.  declared: whether the number of classes was given; a label without a sample is then no
+    sign of a wrong numbering.
     """
     if not source.has_classes:
         return source
@@ -95,8 +97,8 @@ def _told(source: Source, declared: bool = False) -> Source:
     if len(without := np.setdiff1d(expected, trained)):
         checks.warn(
             f"no training sample has a label of {', '.join(map(str, without[:10]))}, of {source.classes} classes, and "
-            f"{np.isin(source.test_y, without).sum()} of {len(source.test_y)} test samples have one; number the labels "
-            "of both sets 0..C-1 without gaps, as np.unique(y, return_inverse=True)[1] does, or give samples of them"
+            f"{np.isin(source.test_y, without).sum()} of {len(source.test_y)} test samples have one; give samples of "
+            f"them, or labels 0..C-1 in both sets, {numbering(targets)}"
         )
     if len(trained) == 1 and not declared:
         checks.warn(
@@ -170,4 +172,4 @@ def _named(name: str, root: str | os.PathLike | None, download: bool, layout: st
         if name == "digits-five":
             return digits_five(root=root, download=download)
     source = read(name, folder, download, layout, targets)
-    return source if name in NAMES else _told(source)
+    return source if name in NAMES else _told(source, targets)

@@ -17,12 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from .. import models, rng
+from ..models.layout import owner
 from ..storage.identity import Describer
 from .batch import Batch
 from .loss import PLAIN
 from .passes import watching
+from .undisturbed import exchanged
 
 SAMPLES = 3  # the number of samples in a trial
 TRIES = 3  # of which one shows that passes leave all as it was: other threads may change a variable, too
@@ -30,6 +33,9 @@ STEPS = (1, 10, 1000)  # added to a buffer, to see whether later passes read it
 SEED = 20_000  # seeds the generators during a trial
 CLOSE = 1e-4  # tolerance relative to the largest logit: float32 rounds to 1e-6
 SCALES = (1.0, -100.0, 0.01)  # factors of the parameters, to see whether a pass keeps them within bounds
+DROPOUTS = (
+    F.dropout, torch.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout
+)  # fmt: skip
 KEEPS = (
     "every forward pass of the model, a {}, changes what it was called with or what later passes compute, as an "
     "attribute, a variable outside of it, or a random generator of its own, which a client's steps would lose; keep "
@@ -48,9 +54,10 @@ class Trial:
     or NumPy's generator), draws when `evaluated`, and `mixes` the samples of a training batch.
 
     carried: the names of the buffers that a training pass writes and a later one reads.  alone: the reason why clients
-    must be computed one after another, or "".  called: the layers with parameters in the order of the forward pass, if
-    this differs from the module's order.  takes_one: whether a training batch of one sample gives neither an error nor
-    NaN.  asleep: whether training calls a layer in evaluation mode, because the module's `train` leaves it there.
+    must be computed one after another, or "".  called: the layers with parameters that a forward pass uses, in its
+    order, if these are not all in the module's order.  takes_one: whether a training batch of one sample gives neither
+    an error nor NaN.  asleep: whether training calls a layer in evaluation mode, because the module's `train` leaves it
+    there.
     """
 
     draws: bool = False
@@ -68,7 +75,8 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
     """Try a module on samples `x [B, ...]` in the form of its inputs; the module itself is not changed.
 
     Raises Unfit if no path of the engine would compute it correctly: if the output does not have one row per sample, if
-    a pass writes to a parameter, or if equal passes return different results or change a state other than a buffer.
+    a pass writes to a parameter, if equal passes return different results or change a state other than a buffer, if a
+    batch norm stays in evaluation mode while the model is trained, or if a gradient is sparse.
     """
     x = x[:SAMPLES] if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))  # batch norm has no variance of one
     with torch.enable_grad(), torch.inference_mode(False):
@@ -92,6 +100,14 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
         drawn, in_evaluation = run.draws(True), any(run.draws(False))
         further = {name: run.buffers[name] + 1 for name in run.statistics}
         if further and not _close(run.call(True, given=further), trained):
+            for name, norm in run.statistics.items():
+                if not norm.training:
+                    raise Unfit(
+                        f"the batch norm {name.rpartition('.')[0]!r} stays in evaluation mode while the model is "
+                        "trained, and would normalise by running statistics, which only an evaluation computes here; "
+                        "call F.batch_norm(z, self.mean, self.var, self.weight, self.bias) instead of the layer, with "
+                        "buffers of your own (register_buffer) for the statistics"
+                    )
             raise Unfit(
                 "a layer similar to batch norm normalises training batches by its running statistics, but only an "
                 "evaluation computes these statistics here; use nn.BatchNorm or nn.GroupNorm"
@@ -109,7 +125,7 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
                 stacklevel=4,
             )
         rows = run.one_by_one()
-        mixes = bool(carried) or rows is None or not (any(drawn) or _close(trained, rows))
+        mixes = _mixes(run, any(drawn)) or bool(carried) or rows is None
         takes_one = rows is not None and not bool(rows.isnan().any() and not trained.isnan().any())
     alone = "buffers that training carries" if carried else ""
     alone = "random numbers of Python's or NumPy's generator" if drawn[1] else alone
@@ -120,8 +136,8 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
 class _Run:
     """A copy of a module; every call starts from the same state of its buffers and of the random generators.
 
-    drawn: whether the last call used torch's generator, and Python's or NumPy's.  written: the buffers that calls have
-    changed, except those of batch norm, which an evaluation collects anew.
+    drawn: whether the last call used torch's generator, and Python's or NumPy's.  out: its output.  written: the
+    buffers that calls have changed, except those of batch norm, which an evaluation collects anew.
     """
 
     def __init__(self, module: nn.Module, x: Tensor) -> None:
@@ -144,7 +160,7 @@ class _Run:
             before = rng.global_states()
             out = self.module.train(training)((self.x if x is None else x).clone())
             moved = [a != b for a, b in zip(before, rng.global_states(), strict=True)]
-            self.drawn = [any(moved[3:]), any(moved[:3])]
+            self.drawn, self.out = [any(moved[3:]), any(moved[:3])], out
         if not isinstance(out, Tensor):
             raise Unfit(
                 f"the model returns a {type(out).__name__} in {'training' if training else 'evaluation'}; use a model "
@@ -172,18 +188,21 @@ class _Run:
         return drawn
 
     def called(self) -> tuple[tuple[str, ...], bool]:
-        """The layers with parameters in the order of the forward pass, if this is not the module's own order, and
-        whether a training pass calls a layer in evaluation mode."""
-        calls: list[tuple[str, bool]] = []
-        names = {layer: name for name, layer in self.module.named_modules()}
-        with watching(names, lambda layer, _given: calls.append((names[layer], layer.training))):
+        """The layers with parameters that a forward pass uses, in the order of its last calls, or of the last uses of
+        their parameters where it does not call them; none if these are all in the module's own order.  And whether a
+        training pass calls a layer in evaluation mode."""
+        held = {id(p): owner(name) for name, p in self.module.named_parameters()}
+        owners = {m: owner(f"{name}.") for name, m in self.module.named_modules() if [*m.parameters(False)]}
+        uses: list[tuple[str, bool]] = []
+        with watching(owners, lambda layer, _given: uses.append((owners[layer], True))), _Reading(held, uses):
             self.call(False)
-            order = list(dict.fromkeys(name for name, _ in calls))
-            calls.clear()
+        called = {name for name, is_call in uses if is_call}
+        order = dict.fromkeys(name for name, is_call in reversed(uses) if is_call or name not in called)
+        awake: list[bool] = []
+        with watching(self.module.modules(), lambda layer, _given: awake.append(layer.training)):
             self.call(True)
-        usual = [name for layer, name in names.items() if layer._parameters and name in order]
-        held = [name for name in order if name in usual]
-        return () if held == usual else tuple(held), not all(training for _, training in calls)
+        found = tuple(reversed(order))
+        return () if found == tuple(dict.fromkeys(held.values())) else found, not all(awake)
 
     def uncalled(self) -> list[str]:
         """The statistics of the batch norms that a pass in evaluation does not call."""
@@ -192,12 +211,51 @@ class _Run:
             self.call(False)
         return [name for name, norm in self.statistics.items() if norm not in called]
 
+    def learnt(self, samples: slice) -> tuple[Tensor, Tensor]:
+        """The training logits of some of the samples, and the gradient of their sum with weights that are drawn once.
+
+        Raises Unfit for a sparse gradient.
+        """
+        logits, draws = self.call(True, self.x[samples]), torch.Generator().manual_seed(SEED)
+        weights = torch.randn(len(self.x), *logits.shape[1:], generator=draws)[samples].to(logits)
+        trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        grads = torch.autograd.grad(self.out, [*trained.values()], weights, allow_unused=True, materialize_grads=True)
+        for name, g in zip(trained, grads, strict=True):
+            if g.layout != torch.strided:
+                raise Unfit(
+                    f"the model has a sparse gradient by its parameter {name!r}, and the engine's gradients are dense; "
+                    "use sparse=False in the layer"
+                )
+        return logits, torch.cat([g.flatten() for g in grads])
+
     def one_by_one(self) -> Tensor | None:
         """Logits of the samples one by one; None if the module does not accept one sample or its output differs."""
         try:
             return torch.cat([self.call(True, x[None]) for x in self.x])
         except Exception:  # a module may raise any error for a batch of one
             return None
+
+
+def _mixes(run: _Run, draws: bool) -> bool:
+    """Whether a sample's logits or its gradient depend on the other samples of a training batch, apart from dropout.
+
+    True also where passes draw other numbers than dropout's or raise errors, because it cannot be told then.
+    """
+    rates = [(m, "dropout", 0.0) for m in run.module.modules() if isinstance(vars(m).get("dropout"), float)]
+    usual = exchanged(rates)  # of attention, recurrent layers, and the user's own
+    try:
+        with _WithoutDropout():
+            if draws and any(run.draws(True)):
+                return True
+            whole, *alone = (run.learnt(s) for s in (slice(None), *(slice(k, k + 1) for k in range(len(run.x)))))
+    except Unfit:
+        raise
+    except Exception:  # a module may raise any error for a batch of one
+        return True
+    finally:
+        exchanged(usual)
+    logits, gradients = zip(*alone, strict=True)
+    return not (_close(whole[0], torch.cat(logits)) and _close(whole[1], torch.stack(gradients).sum(0)))
 
 
 def _one_row_a_sample(run: _Run, logits: Tensor) -> None:
@@ -321,10 +379,25 @@ def _plainly(module: nn.Module, batch: Batch, Y: Tensor, k: int, trial: Trial, c
     return torch.cat([g.reshape(-1).to(Y.dtype) for g in grads])
 
 
-class _WithoutDropout(TorchFunctionMode):
-    """`F.dropout`, also a layer's, returns its input."""
+class _Reading(TorchFunctionMode):
+    """Functions of torch report the layers whose parameters they compute with: held[id] is the layer of each."""
+
+    def __init__(self, held: Mapping[int, str], uses: list[tuple[str, bool]]) -> None:
+        super().__init__()
+        self.held, self.uses = held, uses
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in (F.dropout, torch.dropout):
+        out = function(*args, **(kwargs or {}))
+        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(out)):  # not a mere question for a shape or a device
+            read = (self.held.get(id(leaf)) for leaf in tree_leaves((args, kwargs)))
+            self.uses.extend((name, False) for name in read if name is not None)
+        return out
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """`F.dropout` and its relatives, also a layer's, return their input."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in DROPOUTS:
             return args[0] if args else kwargs["input"]
         return function(*args, **(kwargs or {}))

@@ -90,7 +90,8 @@ def federation(
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
     convolutions and linear layers with 8 bits of mantissa; the largest number of clients computed together.
-    normalise: "pooled", "client", "half", "unit" or "none", see `Federation`.
+    normalise: "pooled", "client", "half", "unit" or "none", see `Federation`.  The range of bytes is 255, or the
+    largest training byte where this is below 128, as the 16 of "digits".
     augment: of training images, anew in each batch: `CropFlip(4)`, `RandAugment()`, or a function of your own,
     `(uint8 images [N, C, H, W], torch.Generator) -> images` of the same shape and type, called with one client's batch;
     its draws from the generator, which is on the images' device, depend on seed, round, client and local step alone.
@@ -115,7 +116,8 @@ def federation(
     no accuracy then.  A weighted mean (weight=, ignore_index=) depends on the batch and is refused: use
     reduction="none", and `.flatten(1).mean(1)` for several targets per sample.  Targets may then be real numbers `[N]`
     or several per sample, `[N, T]`; models by name have T outputs.  Whole numbers `[N]` stay class labels.
-    A mean costs a `torch.vmap` over the samples.  Accuracy is left out where the largest logit is no class.
+    It may neither draw random numbers nor keep memory.  A mean costs a `torch.vmap` over the samples.  Accuracy is left
+    out where the largest logit is no class.
     metrics: name -> `(logits [T, C], targets [T, ...]) -> a number, or one per sample [T]`, of the whole test set and
     evaluated with loss and accuracy.
 
@@ -130,11 +132,12 @@ def federation(
             f"the targets are {source.train_y.dtype} {source.train_y.shape} and no class labels [N]; give loss=..., "
             "such as torch.nn.MSELoss()"
         )
-    if two and source.by_client and not isinstance(getattr(partition, "partition", partition), ByOwner | None):
+    by_owner = isinstance(getattr(partition, "partition", partition), ByOwner | None)
+    if two and source.by_client and not (by_owner and (partition is not None or clients in (None, 2))):
         raise ValueError(
-            f"source is a list of two, one entry per client, and partition={checks.brief(partition)} would deal both "
-            "to all; use a tuple ((x, y), (test_x, test_y)) for training and test data, or partition=None for "
-            "one client per entry of the list"
+            f"source is a list of two, one entry per client, with clients={clients} and "
+            f"partition={checks.brief(partition)}, but 2 owners are two clients; use a tuple ((x, y), (test_x, "
+            "test_y)) for training and test data, or clients=2 or None and partition=None for one client per entry"
         )
     told_of_scale(source, normalise)
     if validation and source.validation is None:

@@ -26,7 +26,8 @@ from .base import Objective
 class Quadratic(Objective):
     """n clients with F_i(x) = 0.5 (x - b_i)' A_i (x - b_i) and exact gradients A_i (x - b_i).
 
-    `A [n, p, p]`, `b [n, p]`, `optimum [p]` = (sum A_i)^-1 sum A_i b_i.  `evaluate` gives `loss` = F(x) (mean over
+    `A [n, p, p]`, `b [n, p]`, `optimum [p]` = (sum A_i)^-1 sum A_i b_i, computed in float64; where the sum is singular,
+    the minimiser of smallest norm.  `evaluate` gives `loss` = F(x) (mean over
     clients) and `distance` = ||x - optimum||.
 
     For noisy gradients, override `gradient` in a class of your own; `gradient_and_losses` and `descend` use it, and
@@ -74,8 +75,17 @@ class Quadratic(Objective):
         return 0.5 * (_times(self.A[i], e) * e).sum(1)
 
     def _minimiser(self) -> Tensor:
-        linear = torch.einsum("npq,nq->p", self.A, self.b)[:, None] / len(self.b)
-        return torch.linalg.lstsq(self.A.mean(0), linear).solution[:, 0]
+        every = self.A.double().cpu()
+        A, linear = every.mean(0), torch.einsum("npq,nq->p", every, self.b.double().cpu()) / len(self.b)
+        scale = A.diagonal().abs().sqrt()
+        scale[scale == 0] = 1
+        # scaled, A is well conditioned where it is badly so by the units of x alone
+        U, S, V = torch.linalg.svd(A / scale / scale[:, None])
+        least = len(A) * torch.finfo(self.A.dtype).eps * S[0]
+        regular = least < S
+        x = V[regular].T @ (U.T @ (linear / scale) / S)[regular] / scale
+        free = torch.linalg.qr((V[~regular] / scale).T).Q  # directions in which F is constant
+        return (x - free @ (free.T @ x)).to(self.b)
 
     # --- gradients --------------------------------------------------------------------------------------------------
 
@@ -199,7 +209,7 @@ def quadratic(A: Any, b: Any, x0: Any = None, *, device: checks.Device | None = 
     """The quadratic federation: `A [n, p, p]`, `b [n, p]`, `x0 [p]` (default zeros); float64 unless given in float32.
 
     device: by default that of b where b is a tensor, else the CPU.  Raises ValueError for shapes that do not fit, NaN,
-    and A_i that are not symmetric.
+    and A_i that are not symmetric up to rounding, relative to the largest entry of A_i.
     """
     hint = "A [n, p, p], b [n, p] and x0 [p] with n, p >= 1"
     given = {"A": A, "b": b} | ({} if x0 is None else {"x0": x0})
@@ -213,6 +223,7 @@ def quadratic(A: Any, b: Any, x0: Any = None, *, device: checks.Device | None = 
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ValueError(f"{name} holds NaN or infinity; give finite numbers")
-    if not torch.allclose(A, A.transpose(1, 2)):
+    other, largest = A.transpose(1, 2), A.abs().amax((1, 2), keepdim=True)
+    if ((A - other).abs() > 1e-5 * other.abs() + max(1e-8, 8 * torch.finfo(A.dtype).eps) * largest).any():
         raise ValueError("A_i must be symmetric; use (A + A') / 2")
     return Quadratic(A, b, *start or [torch.zeros_like(b[0])])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .. import rng
 from ..engine import CustomLoss
+from ..engine.trial import TRIES
 from ..support.checks import brief, warn
 from ..support.devices import first_line
 
@@ -61,8 +62,8 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
     """The loss as the engine calls it, checked on some logits `z [B, ...]` and targets `y [B, ...]`.
 
     accuracy: whether the largest logit is a class.  Raises TypeError for anything but a function, ValueError for a
-    result of another shape, without a gradient, not finite, with a parameter of its own, or where a sample's loss
-    depends on the other samples.
+    result of another shape, without a gradient, not finite, or with a parameter of its own, and for a loss that draws
+    random numbers, gives other values in a second call, or depends on the other samples.
     """
     if not callable(function) or isinstance(function, type):
         raise TypeError(
@@ -72,13 +73,17 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
     try:
         with torch.enable_grad():
             value = function(z.clone(), y.clone())  # copies, because it may write over them
+            unsteady = _unsteady(function, z, y, value)
             loss = CustomLoss(function, getattr(value, "ndim", 1) == 0, y.dim() - 1, accuracy, z.dim() - 1)
-            loss(z, y)  # a mean is computed by torch.vmap
+            if not unsteady:
+                loss(z, y)  # a mean is computed by torch.vmap
     except Exception as e:  # whatever a function of the user's raises
         raise ValueError(
             f"loss={name(function)} does not take logits {tuple(z.shape)} and targets {tuple(y.shape)} of {y.dtype}, "
             f"or gives a mean that torch.vmap cannot compute sample by sample ({first_line(e)}); {LOSS}"
         ) from e
+    if unsteady:
+        raise unsteady
     what = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     usual = isinstance(value, Tensor) and value.requires_grad and not value.is_complex()
     if not usual or tuple(value.shape) not in ((), (len(z),)) or not torch.isfinite(value).all():
@@ -103,13 +108,39 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
     with contextlib.suppress(Exception):  # a loss of probabilities, for example, takes no noise
         wrong = wrong or _mixed(loss, z.detach() + noise, y)
     if wrong:
-        raise ValueError(
+        raise _unsteady(function, z, y, value) or ValueError(
             f"loss={name(function)} gives other values for samples together than one by one, and a sample's loss must "
             "not depend on the others: a mean with weight= or ignore_index= divides by the weights of the whole batch, "
             "so use reduction='none' and .flatten(1).mean(1), one loss per sample; no sum over samples, and no "
             f"broadcasting of [B, 1] against [B] (logits are {tuple(z.shape)}, targets {tuple(y.shape)})"
         )
     return loss
+
+
+def _unsteady(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor, value: Any) -> ValueError | None:
+    """An error that says why a loss is no function of logits and targets alone; None if no reason is seen.
+
+    value: what an earlier call has returned.
+    """
+    drawn, values = True, []
+    for _ in range(TRIES):  # another thread may draw during one of them
+        with rng.seeded(0, z.device):
+            before = rng.global_states(z.device)
+            values.append(function(z.clone(), y.clone()))
+            function(z.detach().clone(), y.clone())  # as in an evaluation
+            drawn &= rng.global_states(z.device) != before
+    if drawn:
+        return ValueError(
+            f"loss={name(function)} draws random numbers, so that equal runs would differ; draw them in the model's "
+            "forward pass, where they are seeded for each client and step"
+        )
+    if not isinstance(value, Tensor) or all(torch.allclose(value, other, equal_nan=True) for other in values):
+        return None
+    return ValueError(
+        f"loss={name(function)} gives other values when it is called again with the same logits and targets: it keeps "
+        "memory, such as a counter, a running mean or a generator of its own, which is neither saved in checkpoints "
+        "nor the same in equal runs; compute the loss from logits and targets alone"
+    )
 
 
 def _mixed(loss: CustomLoss, z: Tensor, y: Tensor) -> bool:

@@ -350,6 +350,18 @@ def test_labels_that_are_no_whole_numbers_are_refused_with_the_cure(labels, word
         fed(((X, labels(Y)), (TX, labels(TY))))
 
 
+def test_whole_numbers_that_may_be_targets_of_a_regression_are_not_to_be_numbered_anew():
+    x, words = RNG.normal(size=(60, 4)), r"loss= .*class labels.*if they are no classes.*astype\(float\)"
+    options = {"loss": lambda z, y: (z[:, 0] - y) ** 2, "model": nn.Linear(4, 1)}
+    target = 2 * (x @ np.arange(4)).round().astype(int)
+    with pytest.raises(ValueError, match=f"labels run from -.*{words}"):
+        fed((x, target), **options)
+    with pytest.warns(UserWarning, match=f"no training sample has a label of 1.*{words}"):
+        fed((x, abs(target)), **options)
+    with warnings.catch_warnings(action="error"):
+        assert fed((x, target.astype(float)), **options).y.is_floating_point()
+
+
 def test_a_packs_images_and_labels_are_told_of_too(tmp_path):
     changed = {"train_images": 1.0 * X, "test_images": 1.0 * TX, "train_labels": Y + 1, "test_labels": TY + 1}
     np.savez(tmp_path / "mine.npz", **PACK | changed)
@@ -797,3 +809,20 @@ def test_unit_scales_bytes_by_255_and_leaves_floats():
     for x, scale in ((X, 255.0), (X / 255, 1.0)):
         fed = fc.federation(((x, Y), (x, Y)), 2, model="logistic", normalise="unit", dtype=torch.float64)
         assert torch.equal(fed.data.inputs(fed.data.x), fed.data.x.double() / scale)
+
+
+@pytest.mark.parametrize(("normalise", "low"), [("unit", 0.0), ("half", -1.0)])
+def test_digits_whose_largest_byte_is_16_fill_the_range_of_unit_and_half(normalise, low):
+    inputs = fed("digits", normalise=normalise).inputs(fed("digits").x)
+    assert (float(inputs.min()), float(inputs.max())) == (low, 1.0)
+
+
+def test_a_list_of_training_and_test_data_is_told_from_two_clients_for_every_number_of_clients():
+    data = TensorDataset(torch.tensor(X), torch.tensor(Y))
+    both = [Subset(data, range(45)), Subset(data, range(45, 60))]
+    for clients in (1, 4):
+        with pytest.raises(ValueError, match=rf"list of two.*clients={clients}.*tuple"):
+            fed(both, clients=clients)
+    assert fed(both, clients=2).n == fed(both, clients=None).n == 2
+    assert fed(tuple(both), clients=4).n == 4
+    assert fed(both, clients=1, partition=fc.ByOwner(subset=True)).n == 1

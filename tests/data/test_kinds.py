@@ -143,6 +143,9 @@ def test_the_data_of_the_caller_stay_as_they_are_and_a_seed_decides_the_noise():
         (lambda: fc.LabelSwap(partition=fc.FeatureShift()), "leaves the data as they are"),
         (lambda: fc.Dirichlet(0.5, sizes=fc.Quantity), "whole numbers"),
         (lambda: fc.LabelSwap(1.5), "share"),
+        (lambda: fc.Dirichlet(0.5, sizes=[60] * 6, min_size=4), r"min_size=4 has no effect with sizes=\[60, .*one"),
+        (lambda: fc.Dirichlet(0.5, sizes=fc.Quantity(), max_draws=9), r"max_draws=9 has no effect with sizes=Quantity"),
+        (lambda: fc.Dirichlet(0.5, equal_sizes=True, min_size=1000), "min_size=1000 has no effect with equal_sizes=T"),
         (lambda: fc.LabelSwap(pairs=((1, 1),)), "pairs of different labels"),
         (lambda: federation(fc.LabelSwap(pairs=((1, 7),))), "label 7; use 0 to 3"),
         (
@@ -158,4 +161,25 @@ def test_the_data_of_the_caller_stay_as_they_are_and_a_seed_decides_the_noise():
 )
 def test_what_does_not_suit_is_refused_by_name(call, words):
     with pytest.raises((TypeError, ValueError), match=words):
+        call()
+
+
+class Shared:
+    overlapping = True
+
+    def split(self, labels, clients, rng, owner):
+        return [np.arange(len(labels))] * clients
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: fc.Dirichlet(0.5, sizes=[5, 0, 7]), r"sizes=\[5, 0, 7\]; use whole numbers from 1"),
+        (lambda: fc.LabelSwap(pairs=((3, 4), (4, 5))), r"pairs=\(\(3, 4\), \(4, 5\)\); use pairs of different labels"),
+        (lambda: federation(fc.LabelSwap(partition=Shared())), "several clients.* without overlapping = True"),
+        (lambda: federation(fc.FeatureShift(partition=Shared())), "several clients.* without overlapping = True"),
+    ],
+)
+def test_numbers_out_of_range_and_shared_samples_are_a_value_error(call, words):
+    with pytest.raises(ValueError, match=words):
         call()

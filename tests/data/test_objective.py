@@ -181,6 +181,39 @@ def test_a_quadratic_descends_by_the_noisy_gradients_of_a_class_of_ones_own_and_
     h.close(stepped, by_hand, 1e-14)
 
 
+ROUND = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]  # a rotation
+
+
+@pytest.mark.parametrize(
+    ("A", "dtype", "wanted"),
+    [
+        (np.diag([1.0, 1e-7, 1.0]), np.float32, [1.0, 1, 1]),
+        (np.diag([1.0, 1e-20, 1e20]), np.float64, [1.0, 1, 1]),
+        (ROUND @ np.diag([1.0, 1e-5, 1]) @ ROUND.T, np.float32, [1.0, 1, 1]),
+        (np.diag([2.0, 0.0, 1.0]), np.float32, [1.0, 0, 1]),
+        (np.diag([1e-20, 0.0, 1.0]), np.float64, [1.0, 0, 1]),
+        (np.zeros((3, 3)), np.float64, [0.0, 0, 0]),
+        (np.outer([1.0, 2, 3], [1, 2, 3]) / 7, np.float32, 6 / 14 * np.arange(1.0, 4)),
+        (np.outer([1.0, 2, 3], [1, 2, 3]) / 7, np.float64, 6 / 14 * np.arange(1.0, 4)),
+        (np.diag([1.0, -2.0, 3.0]), np.float64, [1.0, 1, 1]),
+    ],
+)
+def test_the_optimum_of_a_quadratic_is_right_where_it_is_badly_conditioned_and_the_smallest_where_it_is_singular(
+    A, dtype, wanted
+):
+    fed = fc.quadratic(np.stack([(A + A.T) / 2] * 2).astype(dtype), np.ones((2, 3), dtype))
+    np.testing.assert_allclose(fed.optimum, wanted, rtol=0, atol=2e-2 if dtype is np.float32 else 1e-9)
+    assert fed.optimum.dtype == fed.dtype
+
+
+def test_symmetry_of_a_quadratic_is_judged_by_its_own_entries():
+    A, b = np.array([[[1.0, 5.0], [0.0, 1.0]]]), np.ones((1, 2))
+    for by in (1.0, 1e-9, 1e-300):
+        with pytest.raises(ValueError, match="A_i must be symmetric"):
+            fc.quadratic(by * A, b)
+        fc.quadratic(by * np.array([[[1.0, 1e-16], [0.0, 1.0]]]), b)
+
+
 def test_a_quadratic_descends_with_weight_decay_and_a_clip():
     problem = fc.quadratic(*h.problem())
     plan, Y = problem.plan(0, 0, np.arange(4), steps=2), torch.ones(4, 3, dtype=torch.float64)

@@ -246,3 +246,7 @@ def test_an_owner_in_parts_is_several_clients_that_share_nothing_with_other_owne
     assert [len(part) for part in parts] == [5, 5, 6, 6, 4, 3]
     with pytest.raises(ValueError, match="3 owners in 2 parts are 6 clients"):
         fc.ByOwner(parts=2).split(labels, 5, generator, owner)
+    with pytest.raises(ValueError, match="use clients=6 or None, or parts=1 and subset=True to draw some"):
+        fc.ByOwner(subset=True, parts=2).split(labels, 5, generator, owner)
+    with pytest.raises(ValueError, match=r"clients=4 .* use clients=3 or None, or clients<=3"):
+        fc.ByOwner(subset=True).split(labels, 4, generator, owner)
