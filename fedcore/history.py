@@ -23,13 +23,12 @@ class Diverged(FloatingPointError):
 
     `.client` is None if all clients' models were finite but the result of the method's `aggregate` was not.
     The history's `params` and server vectors are those of the last evaluation, its `cohorts` end with this round, and
-    its client states are those after the failing round.
+    its client states are those after the failing round.  With keep="best" all of these vectors and states are those
+    of the best round, `history.kept`.  lr: the learning rate of the failing round.
     """
 
-    def __init__(self, round: int, client: int | None, history: History) -> None:
+    def __init__(self, round: int, client: int | None, history: History, lr: float) -> None:
         self.round, self.client, self.history = round, client, history
-        lr = history.settings["lr"]
-        lr = lr["by round"][round] if isinstance(lr, dict) else lr
         what = (
             f"client {client} left the finite numbers in round {round} with lr={lr:g}; use a smaller lr, clip, or a "
             "milder hyper-parameter"
@@ -108,14 +107,17 @@ class History:
     def clients(self) -> Any:
         """One metric of each client at the last evaluation, as rows of `frame()`, for a run with `personal`.
 
-        The metric is `own_accuracy` (`accuracy` if no client has test data of its own; a loss if targets are not
-        classes).  Rows without a client have the statistics of the metric over these clients: `own_accuracy_mean`,
-        `own_accuracy_weighted` (by numbers of training samples), `own_accuracy_spread` (standard deviation) and
-        `own_accuracy_worst_tenth` (mean of the worst tenth).  Raises KeyError if no client was evaluated.
+        The metric is `own_accuracy` (`accuracy` if none of the evaluated clients has test data of its own; a loss if
+        targets are not classes).  Rows without a client have the statistics of the metric over these clients:
+        `own_accuracy_mean`, `own_accuracy_weighted` (by numbers of training samples), `own_accuracy_spread` (standard
+        deviation) and `own_accuracy_worst_tenth` (mean of the worst tenth).  Raises KeyError if no client was
+        evaluated.
         """
-        last = max((t for t, _, client, _ in self.rows if client is not None), default=None)
-        known = {name for t, name, client, _ in self.rows if t == last and client is not None}
-        name = next((name for name in BY_CLIENT if name in known), None)
+        # a probe too may give a `loss` of each client, but a run evaluates its clients where it has their statistics
+        end = "_worst_tenth"
+        known = {(t, n.removesuffix(end)) for t, n, client, _ in self.rows if client is None and n.endswith(end)}
+        last = max((t for t, name in known if name in BY_CLIENT), default=None)
+        name = next((name for name in BY_CLIENT if (last, name) in known), None)
         if name is None:
             raise KeyError("no client was evaluated; use personal=True in the run")
         frame = self.frame()
@@ -132,7 +134,10 @@ class History:
         pairs = [(t, v) for t, name, i, v in self.rows if name == metric and i == client]
         if not pairs:
             known = sorted({name for _, name, i, _ in self.rows if i == client})
+            clients = sorted({i for _, name, i, _ in self.rows if name == metric and i is not None})
             remedy = f"use one of {known}" if known or client is None else "use personal=True in the run"
+            if client is not None and clients:
+                remedy = f"use one of the clients {checks.brief(clients)}, of which it was"
             of = "" if client is None else f" of client {client}"
             raise KeyError(f"metric={checks.brief(metric)}{of} was not recorded; {remedy}")
         t, v = zip(*pairs, strict=True)

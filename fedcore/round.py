@@ -86,7 +86,9 @@ def one_round(
     cohort: as in `simulate`.  settings: `lr`, `lr_decay`, `local_epochs`, `local_steps`, `batch_size`, `server_lr`,
     `weight_decay`, `clip`, `momentum`, `weighting`, `seed`, as in `simulate`.
     watch: a function called before each local step with the round and the iterates `y [a, d]` of the a clients that
-    have not finished their local steps.
+    have not finished their local steps.  A sub-model method that trains smaller networks has one part of the round for
+    each of their sizes, one after another, and `watch` gets the iterates `[a, d_g]` of one part, with the d_g
+    parameters of its network.
 
     `simulate` computes the same as this loop, bit for bit:
 

@@ -93,7 +93,10 @@ def simulate(
     twice the memory for the clients' states.  on_evaluate: called after every evaluation with the number of rounds done
     and the server's metrics by name; True ends the run (early stopping).  A resumed run first calls it with the
     evaluations of its checkpoint, so that a function that counts (patience) or writes a log continues correctly.
-    Instead of `on_evaluate` or a probe, you may give a function without arguments that makes it.
+    Instead of `on_evaluate` or a probe, you may give a function without arguments that makes it.  Neither may change
+    variables or attributes that the code of the model or the loss reads: the federation has its own copy of the model,
+    most paths read the constants of its forward pass only once, before the run, and a resumed run does not have these
+    changes.
     dtype, device: None for those of the federation.
     probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  The values of round t
     (from 0) are recorded under t + 1, although the round's `x` is the model before it.  A probe may not write to what
@@ -114,9 +117,9 @@ def simulate(
     that no chunk divides.
 
     checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at
-    evaluations).  With `resume` the run continues from it.  Its result is bit-identical to that of a run without
-    interruption if processor, number of threads and processes, and torch are the same; otherwise it is equal to
-    rounding, and a warning says what differs.
+    evaluations), which is refused without a folder.  With `resume` the run continues from it.  Its result is
+    bit-identical to that of a run without interruption if processor, number of threads and processes, and torch are the
+    same; otherwise it is equal to rounding, and a warning says what differs.
     progress: a bar with the last metrics; None shows one for runs over a second on a terminal or in a live notebook.
     True writes one line per evaluation where there is no terminal.
 
@@ -130,6 +133,8 @@ def simulate(
     """
     check_both(method, fed)
     fed.check_x0()
+    if checkpoint_every is not None and checkpoint_dir is None:
+        raise ValueError(f"checkpoint_every={checkpoint_every}, but there is no folder; give checkpoint_dir= too")
     if personal and not isinstance(fed, Federation):
         raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
     if eval_on == "validation":
@@ -417,7 +422,8 @@ class Run:
         everyone = self.rows.everyone(self.state)
         if not self.keeps_best:
             self.history.state |= {k: v for k, v in everyone.items() if k in self.state.clients}
-        return Diverged(t, client, self.history)
+        lr = self.s.work(self.method, t, self.history.cohorts[t]).lr
+        return Diverged(t, client, self.history, lr)
 
     def evaluate(self, seen: Seen | None) -> None:
         """Evaluate the server's model, the clients' models if wanted, and the probes; add rows to the history."""
@@ -464,15 +470,17 @@ class Run:
         h.params = h.state["x"]
 
     def look_at_attributes(self) -> None:
-        """Tell once of a user's method, or of a user's quadratics, that keep memory in what they hold."""
+        """Tell once of a user's method, quadratics or loss that keep memory, and of a model whose code reads a variable
+        that has changed."""
         if self.attributes is not None and contract.told_of_memory(self.method, self.fed, self.attributes):
             self.attributes = None
 
     def probe(self, r: Round, y: Tensor) -> list[Row]:
         """The values of the probes as rows of the history; each draws numbers of the seed and the round.
 
-        Raises TypeError or ValueError unless a probe gives numbers, or `[m]`, by names that nothing else has, and
-        ValueError for one that writes to what it is given.
+        Raises TypeError or ValueError unless a probe gives numbers, or `[m]`, by names that nothing else has,
+        ValueError for one that writes to what it is given, and AttributeError for one that reads what the round of this
+        method does not have.
         """
         rows: list[Row] = []
         first = itertools.takewhile(lambda row: row[0] == 0, self.history.rows)  # round 0 has no values of probes
@@ -482,7 +490,13 @@ class Run:
         for probe in self.probes:
             who, wrote_to = f"the probe {callbacks.named(probe)}", contract.writes(contract.tensors_of(r, y))
             with turn, rng.seeded(rng.word(self.s.seed, rng.SCHEDULE, *b"probes", self.t), self.fed.device):
-                found = probe(r, y)
+                try:
+                    found = probe(r, y)
+                except AttributeError as e:
+                    if not isinstance(e.obj, Round):
+                        raise
+                    what = f"{who} cannot measure {checks.told(self.method)}: {e}"
+                    raise AttributeError(f"{what}; use a method that has this, or leave the probe out") from e
             if wrote := wrote_to():
                 raise ValueError(
                     f"{who} wrote to {wrote[0]!r}, which other probes and rounds read; compute a new tensor, such as "
@@ -524,11 +538,10 @@ class Run:
                 pairs = [(client, value) for client, value in pairs if len(fed.data.own[client])]
             self.history.rows += [(self.t, name, client, value) for client, value in pairs]
             found[name] = pairs
-        name = next(name for name in BY_CLIENT if name in found)
-        if found[name]:
-            of, values = zip(*found[name], strict=True)
-            told = over_clients(name, values, fed.sizes[list(of)])
-            self.history.rows += [(self.t, name, None, value) for name, value in told.items()]
+        name = next(name for name in BY_CLIENT if found.get(name))  # all clients have a loss
+        of, values = zip(*found[name], strict=True)
+        told = over_clients(name, values, fed.sizes[list(of)])
+        self.history.rows += [(self.t, name, None, value) for name, value in told.items()]
         if fed.normalise == "client" and fed.classifies:
             pooled = world.first(lambda: float(fed.evaluate(x, "pooled")["accuracy"]))
             self.history.rows.append((self.t, "accuracy_pooled", None, pooled))

@@ -257,7 +257,9 @@ def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
         return max(1, round(checks.number("cohort", cohort, 0, 1, open_low=True) * n))
     if isinstance(cohort, Sequence) and not isinstance(cohort, str):
         clients = tuple(sorted(checks.integer("cohort: client", i, 0, n - 1) for i in cohort))
-        if not clients or len(set(clients)) < len(clients):
+        if not clients:
+            raise ValueError(f"cohort=[]; a round needs at least one client, out of 0 to {n - 1}")
+        if len(set(clients)) < len(clients):
             raise ValueError(
                 f"cohort={checks.brief(list(cohort))}; use different clients from 0 to {n - 1}, or a number of clients"
             )

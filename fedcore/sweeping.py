@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 import math
+import numbers
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ FEDERATION = checks.Kind(
     lambda value: callable(value) or isinstance(value, Objective), "a federation, or a function that makes one"
 )
 IS_FEDERATION = checks.Kind(lambda fed: isinstance(fed, Objective), "a federation, from fc.federation or quadratic")
+COLUMNS = ("seed", "diverged", "round", "metric", "client", "value")  # of the frame, after those of the grid
 MOST = 10**6  # runs
 
 
@@ -143,8 +145,9 @@ def sweep(
     itself cannot be copied, and its runs end with an error: `on_evaluate=lambda: Stop(2)` makes one for each run.
 
     The frame has a column for each name in `grid` (numbers and strings as they are, functions as their name, other
-    values as their repr, and values that look alike with their number in the list), `seed`, `diverged` (the round, <NA>
-    for runs that stayed finite), and `round`, `metric`, `client`, `value` of `History.frame`.
+    values as their repr, and values that look alike or are equal, as 1 and 1.0, with their number in the list), `seed`,
+    `diverged` (the round, <NA> for runs that stayed finite), and `round`, `metric`, `client`, `value` of
+    `History.frame`.
 
     folder: where each finished run is stored as a file, and an interrupted one as a checkpoint.  The same call again
     computes only the missing runs.  A file is used only for the same settings, federation and code, so that several
@@ -154,11 +157,14 @@ def sweep(
     workers of a Dask cluster.  at_once: has no effect; it is accepted so that earlier calls still work.  progress: as
     in `simulate`.
 
-    Raises ValueError for unknown names and empty lists, and `SweepFailed` after the last run if some runs failed.  A
-    KeyboardInterrupt has the results of the finished runs as `.frame`.
+    Raises ValueError for unknown names, names of other columns of the frame, empty lists, a value that is given twice
+    (also as 1 and 1.0 where both mean the same), and `checkpoint_every` without `folder`.  Raises `SweepFailed` after
+    the last run if some runs failed.  A KeyboardInterrupt has the results of the finished runs as `.frame`.
     """
     grid = {name: _listed(values) for name, values in grid.items()}
     seeds = _checked(federation, grid, _listed(seeds), fixed)
+    if folder is None and (every := {**grid, **fixed}.get("checkpoint_every")) is not None:
+        raise ValueError(f"checkpoint_every={checks.brief(every)}, but no run has a checkpoint; give folder= too")
     with needs("batches", "fc.sweep"):  # fails before the runs instead of after them
         import pandas  # noqa: F401
     jobs, told = (
@@ -197,7 +203,8 @@ def _checked(
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
             raise ValueError(f"grid[{name!r}]={checks.brief(values)}; use a list of values, one at least")
-        equal = [_key(name, v) for v in values]
+        alike = name in ARGUMENTS and name != "cohort"  # where 1 is one client, and 1.0 is all of them
+        equal = [v if alike and isinstance(v, numbers.Real) else _key(name, v) for v in values]
         if repeated := [v for v, key in zip(values, equal, strict=True) if equal.count(key) > 1]:
             raise ValueError(f"grid[{name!r}] has {checks.brief(repeated[0])} more than once; use each value once")
     if twice := sorted(set(grid) & set(fixed)):
@@ -212,6 +219,11 @@ def _checked(
     for name in [*grid, *fixed]:
         if name in OURS:
             raise ValueError(f"{name} is the sweep's own; use {OURS[name]}")
+        if name in grid and name in COLUMNS:
+            raise ValueError(
+                f"{name!r} in the grid is the name of another column of the frame; give this argument of the function "
+                f"that makes the federation another name, such as {name}_"
+            )
         if name not in ARGUMENTS and takes is not None and name not in takes:
             known = sorted((ARGUMENTS - set(OURS)) | takes)
             raise ValueError(
@@ -361,7 +373,7 @@ def _frame(names: Iterable[str], told: Sequence[tuple[dict, int]], results: Mapp
         if not isinstance(result, Exception)
         for row in result["rows"]
     ]
-    frame = pd.DataFrame(rows, columns=[*names, "seed", "diverged", "round", "metric", "client", "value"])
+    frame = pd.DataFrame(rows, columns=[*names, *COLUMNS])
     return frame.astype({"seed": int, "diverged": "Int64", "round": int, "client": "Int64", "value": float})
 
 
@@ -371,8 +383,8 @@ def _labels(values: Sequence[Any]) -> list[Any]:
         v if isinstance(v, int | float | str) else getattr(v, "__qualname__", None) or without_address(repr(v))
         for v in values
     ]
-    texts = [v for v in shown if isinstance(v, str)]
-    return [f"{v} ({k})" if texts.count(v) > 1 else v for k, v in enumerate(shown, 1)]
+    alike = [sum(v == w or str(v) == str(w) for w in shown) > 1 for v in shown]
+    return [f"{v} ({k})" if several else v for k, (v, several) in enumerate(zip(shown, alike, strict=True), 1)]
 
 
 def _said(setting: Mapping[str, Any], seed: int) -> str:

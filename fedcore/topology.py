@@ -224,7 +224,7 @@ class Graph(Topology):
         if getattr(given, "is_directed", bool)():
             raise ValueError("the graph is directed; use graph.to_undirected(), or fc.DirectedRandom(degree)")
         try:
-            graph = networkx.Graph(given if hasattr(given, "nodes") else [(i, j) for i, j in given])
+            graph = networkx.Graph(given if hasattr(given, "nodes") else [(_node(i), _node(j)) for i, j in given])
         except (TypeError, ValueError) as e:
             raise ValueError(f"graph={checks.brief(given)}; use a networkx graph, or pairs (i, j) of numbers") from e
         if set(graph) != set(range(len(graph))):
@@ -246,6 +246,10 @@ class Graph(Topology):
         if nodes != n:
             raise ValueError(f"the graph has {nodes} nodes and the federation {n} clients; use a graph of {n} nodes")
         return _metropolis(n, np.array(self.graph))
+
+
+def _node(i: Any) -> Any:
+    return i.item() if isinstance(i, Tensor) else i  # tensors of equal numbers have different hashes
 
 
 class Matrix(Topology):
@@ -312,16 +316,20 @@ def mixing(
     """The W of n clients in round t, a function of (topology, n, seed, t) alone, built once.
 
     Raises ValueError where the topology has no graph on n clients, and where the lists of a topology of your own have
-    indices out of range, differ from call to call, or depend on the round without `varies = True`.
+    indices out of range, differ from call to call, or depend on the seed or the round without `varies = True`, for
+    which they are compared with those of (seed, t) in every call.
     """
     when = (seed, t) if topology.varies else (0, 0)
-    known = digest(topology) if is_own(type(topology)) else topology  # a user's topology may be mutable
+    own = is_own(type(topology))
+    known = digest(topology) if own else topology  # a user's topology may be mutable
     at = (known, n, *when, available(device), dtype)
     found = _BUILT.get(at)
     if found is None or found.indices._version or found.weights._version:  # built anew where a caller wrote to it
         if len(_BUILT) == KEPT:
             _BUILT.clear()
         found = _BUILT[at] = _mixing(topology, *at[1:])
+    if own and not topology.varies:
+        _same(topology, found, topology.lists(n, seed, t))
     return found
 
 
@@ -335,12 +343,18 @@ def _mixing(topology: Topology, n: int, seed: int, t: int, device: torch.device,
             f"{topology!r} gives clients {indices.dtype} {indices.shape} and weights {weights.dtype} {weights.shape}; "
             f"use [{n}, k] for both: whole numbers from 0 to {n - 1}, and finite weights whose rows sum to 1"
         )
+    W = Mixing(torch.tensor(indices, dtype=torch.int64), torch.tensor(weights)).to(device, dtype)
     if t == 0 and is_own(type(topology)):
-        again = topology.lists(n, seed, t) if topology.varies else topology.lists(n, seed + 1, t + 1)
-        if not all(np.array_equal(a, as_array(b)) for a, b in zip((indices, weights), again, strict=True)):
+        _same(topology, W, topology.lists(n, seed, t) if topology.varies else topology.lists(n, seed + 1, t + 1))
+    return W
+
+
+def _same(topology: Topology, W: Mixing, again: Lists) -> None:
+    """ValueError unless W has these lists."""
+    for kept, part in zip((W.indices, W.weights), again, strict=True):
+        if not torch.equal(kept, torch.tensor(as_array(part)).to(kept)):
             remedy = "draw from fedcore.rng with the seed and the round" if topology.varies else "set varies = True"
             raise ValueError(f"{topology!r} gives other lists when it is called again; {remedy}")
-    return Mixing(torch.tensor(indices, dtype=torch.int64), torch.tensor(weights)).to(device, dtype)
 
 
 def spectrum(W: Any) -> np.ndarray:

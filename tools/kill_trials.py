@@ -98,6 +98,7 @@ def train(case: dict[str, Any], folder: Path | None, out: Path, rounds: int, pro
         torch.set_num_threads(1)
         sys.stderr = out.with_name("said.txt").open("a")
         method, settings = getattr(fc, case["method"])(), dict(case["settings"])
+        settings["checkpoint_every"] = folder and settings["checkpoint_every"]
         data = np.random.default_rng(case["data"])
         y = data.permutation(np.arange(240) % 4)
         x = data.normal(size=(240, 1, 4, 4)).astype(np.float32) + y[:, None, None, None]

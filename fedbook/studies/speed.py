@@ -20,7 +20,7 @@ def rounds(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str 
     def there(t: int, metrics: Mapping[str, float]) -> bool:
         return metrics["accuracy"] >= target - 1e-9  # rounding must not decide when the count of images is exact
 
-    options = {"on_evaluate": there, "checkpoint_dir": folder, "checkpoint_every": 10, "eval_every": 1}
+    options = {"on_evaluate": there, "checkpoint_dir": folder, "checkpoint_every": folder and 10, "eval_every": 1}
     history, ended = trained(spec, fed, seed, **options)
     at, values = history.curve()
     reached = bool(values[-1] >= target - 1e-9)

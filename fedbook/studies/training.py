@@ -83,7 +83,7 @@ def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
 def best(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """The highest test accuracy in % of a run: optimistic, because its round is chosen on the test images."""
     fed = federation_of(spec, seed, device)
-    history, ended = trained(spec, fed, seed, checkpoint_dir=folder, checkpoint_every=1)
+    history, ended = trained(spec, fed, seed, checkpoint_dir=folder, checkpoint_every=folder and 1)
     rounds, values = history.curve()
     highest = 100 * float(values.max())
     return {"final": None if ended else highest, "mean": highest, "history": curve(rounds, 100 * values), **ended}

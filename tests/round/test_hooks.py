@@ -74,7 +74,7 @@ def test_a_scheduled_run_grows_and_one_with_another_past_is_another(fed, tmp_pat
         ({"lr": lambda t: 0.1 - 0.05 * t}, "lr in round 2: lr=0 is out of range"),
         ({"lr": lambda t: math.nan}, "lr in round 0"),
         ({"cohort": lambda t: 3 + t}, r"cohort in round 6: cohort=9 but the federation has 8 clients"),
-        ({"cohort": lambda t: []}, r"cohort in round 0: cohort=\[\]; use different clients"),
+        ({"cohort": lambda t: []}, r"cohort in round 0: cohort=\[\]; a round needs at least one client"),
         ({"cohort": lambda t: [1, 1]}, r"cohort in round 0: cohort=\[1, 1\]; use different clients"),
     ],
 )
@@ -337,18 +337,18 @@ def test_the_best_model_is_that_of_the_evaluation_with_the_highest_accuracy(fed,
 @pytest.mark.parametrize("stop", [2, 4, 5, 7, 8])
 @pytest.mark.parametrize(("every", "save"), [(1, 1), (2, 2), (3, 1)])
 def test_the_best_model_of_a_resumed_run_is_that_of_one_that_was_never_stopped(fed, tmp_path, stop, every, save):
-    run = {**BEST, "eval_every": every, "checkpoint_every": save}
-    whole = fc.simulate(fc.SCAFFOLD(), fed, **run)
-    fc.simulate(fc.SCAFFOLD(), fed, checkpoint_dir=tmp_path, **run | {"rounds": stop})
-    h = fc.simulate(fc.SCAFFOLD(), fed, checkpoint_dir=tmp_path, **run)
-    again = fc.simulate(fc.SCAFFOLD(), fed, checkpoint_dir=tmp_path, **run)
+    whole = fc.simulate(fc.SCAFFOLD(), fed, **BEST, eval_every=every)
+    run = {**BEST, "eval_every": every, "checkpoint_every": save, "checkpoint_dir": tmp_path}
+    fc.simulate(fc.SCAFFOLD(), fed, **run | {"rounds": stop})
+    h = fc.simulate(fc.SCAFFOLD(), fed, **run)
+    again = fc.simulate(fc.SCAFFOLD(), fed, **run)
     for found in (h, again):
         assert found.kept == whole.kept
         assert same(found, whole)
         assert all(torch.equal(v, whole.state[k]) for k, v in found.state.items())
     if stop < 8:
         with pytest.raises(fc.CheckpointError, match="keep"):
-            fc.simulate(fc.SCAFFOLD(), fed, checkpoint_dir=tmp_path, **run | {"keep": "last"})
+            fc.simulate(fc.SCAFFOLD(), fed, **run | {"keep": "last"})
 
 
 def test_a_run_that_ends_early_or_diverges_leaves_its_best_model(fed):

@@ -73,6 +73,20 @@ def test_a_column_has_numbers_names_of_functions_and_reprs():
     assert frame.groupby(["lr", "cohort", "clip"]).ngroups == 3 * 2 * 2
 
 
+def dealt(seed, part=None):
+    return fc.quadratic(np.eye(2)[None].repeat(3, 0), np.full((3, 2), 2.0 if isinstance(part, float) else 1.0))
+
+
+def test_equal_numbers_that_mean_different_things_stay_apart():
+    for make, grid in ((bowls, {"cohort": [1, 1.0, 2]}), (dealt, {"part": [1, 1.0, 2]})):
+        frame = fc.sweep(make, grid, method=fc.FedAvg(), seeds=1, rounds=1)
+        (name,) = grid
+        assert frame[name].unique().tolist() == ["1 (1)", "1.0 (2)", 2]
+        last = frame[(frame["round"] == 1) & (frame["metric"] == "loss")]
+        assert last["value"].nunique() >= 2
+        assert len(last) == last.groupby([name, "seed"]).ngroups == 3
+
+
 def interrupted(t, metrics):
     raise KeyboardInterrupt
 
@@ -263,6 +277,11 @@ def test_a_module_that_is_made_for_a_run_has_the_weights_of_its_seed(more, tmp_p
         ({"lr": [0.1]}, {"rounds": None}, "no rounds; give it in the grid"),
         ({"lr": [0.1, 0.2, 0.1]}, {}, r"grid\['lr'\] has 0.1 more than once; use each value once"),
         ({"partition": [fc.Dirichlet(0.1), fc.Dirichlet(0.1)]}, {}, r"has Dirichlet\(.* more than once"),
+        ({"lr": [1, 1.0]}, {}, r"grid\['lr'\] has 1 more than once; use each value once"),
+        *(
+            ({name: [1, 2]}, {}, f"'{name}' in the grid is the name of another column.* as {name}_")
+            for name in ("diverged", "round", "metric", "client", "value")
+        ),
     ],
 )
 def test_a_wrong_call_is_refused_before_any_run(grid, more, words):
