@@ -10,6 +10,7 @@ import math
 import numbers
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -383,8 +384,8 @@ def _labels(values: Sequence[Any]) -> list[Any]:
         v if isinstance(v, int | float | str) else getattr(v, "__qualname__", None) or without_address(repr(v))
         for v in values
     ]
-    alike = [sum(v == w or str(v) == str(w) for w in shown) > 1 for v in shown]
-    return [f"{v} ({k})" if several else v for k, (v, several) in enumerate(zip(shown, alike, strict=True), 1)]
+    equal, looks = Counter(shown), Counter(map(str, shown))
+    return [f"{v} ({k})" if max(equal[v], looks[str(v)]) > 1 else v for k, v in enumerate(shown, 1)]
 
 
 def _said(setting: Mapping[str, Any], seed: int) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +21,7 @@ if TYPE_CHECKING:  # types only, as in `method`
 MEMORY = "return r.extended(memory={...})"
 UNSAVED = "which is neither saved in checkpoints nor sent to other processes"
 DECLARE = f"declare it as a state in start or client_state, or as memory of the round in prepare: {MEMORY}"
-CONSTANT = "it may be read only once, before the run; for each value make a federation, with start=history.params"
-_told: dict[tuple[int, str], Callable[[], Any]] = {}  # methods that a warning of their run has named, by id and hook
+_moved: dict[tuple[int, str], int] = {}  # how often a hook of a run's method has moved a generator, by id and hook
 ROW_NOISE = "for row i of a gradient use np.random.default_rng((int(plan.keys[i]), k))"
 
 
@@ -168,7 +165,8 @@ def told_of_draws(method: Method, hook: str | None, r: Round) -> Iterator[None]:
     """Once in a run, a UserWarning where the block draws from a global random generator and the method, whose hook it
     is, or the objective is of a class of the user's.
 
-    It looks at the first local step of each round, and at step t of round t, as a method may draw in later steps alone.
+    It looks at the first local step of rounds 0, 1, 2, 4, 8, ..., as a method may draw in later rounds alone.  After
+    round 0 a generator of the CPU has to move twice, because another thread may have drawn once.
     """
     remedies = {}  # by who may have drawn
     if hook and is_own(type(method)):
@@ -176,12 +174,16 @@ def told_of_draws(method: Method, hook: str | None, r: Round) -> Iterator[None]:
     if is_own(type(r.objective)):
         remedies[type(r.objective).__name__] = ROW_NOISE
     who = " or ".join(remedies)
-    before = _told.get((id(method), who))
-    looks = remedies and r.step in (0, r.t) and (r.t == 0 or before is None or before() is not method)
-    drawn = hash(rng.global_states(r.x.device)) if looks else None  # states take memory
+    looks, device = remedies and r.step == 0 and r.t & (r.t - 1) == 0, None if r.t else r.x.device
+    if looks and r.t == 0:
+        _moved.pop((id(method), who), None)
+    drawn = hash(rng.global_states(device)) if looks else None  # states take memory
     yield
-    if looks and hash(rng.global_states(r.x.device)) != drawn:
-        _told[id(method), who] = weakref.ref(method)
+    moved = bool(looks) and hash(rng.global_states(device)) != drawn
+    times = _moved.get((id(method), who), 0)
+    if moved:
+        _moved[id(method), who] = times + (1 if r.t else 2)
+    if moved and times < 2 <= _moved[id(method), who]:
         checks.warn(
             f"{who} draws from a global generator, so a repeated or resumed run gets different "
             f"numbers; {'; '.join(remedies.values())}"
@@ -202,25 +204,16 @@ def _unwritten(method: Method, hook: str, tensors: Mapping[str, Any]) -> Iterato
 
 
 def attributes(method: Method, fed: Objective) -> dict[tuple[str, str], str]:
-    """Digests of the attributes of a user's method and of a user's quadratics, which show what is written into a list,
-    a tensor, a network or a generator that they hold; the package's hold none that they write to.  Also of a user's
-    loss, and of the code of a user's model with the variables that it reads.
+    """Digests of the attributes of a user's method, loss and quadratics, which show what is written into a list, a
+    tensor, a network or a generator that they hold; the package's hold none that they write to.
 
     The keys are what has happened where a digest changes, and the remedy.
     """
-    own = [one for one in (method, *([] if fed.layout else [fed])) if is_own(type(one))]
-    held = [(one, k, v) for one in own for k, v in vars(one).items() if not _is_cache(one, k)]
-    remedy = {id(method): DECLARE, id(fed): ROW_NOISE}
-    found = {(f"{type(one).__name__} changed self.{k}", remedy[id(one)]): _digest(v) for one, k, v in held}
-    if fed.layout:
-        if (loss := getattr(fed.engine.criterion, "function", None)) is not None:
-            what = f"loss={getattr(loss, '__qualname__', type(loss).__name__)} changed an attribute or a variable"
-            found[what, "compute it from logits and targets alone"] = _digest(loss)
-        module = fed.engine.module
-        used = [v for m in module.modules() for v in (type(m), *vars(m).values()) if isinstance(v, type | FunctionType)]
-        what = f"an attribute or variable that the code of the model, a {type(module).__name__}, reads changed"
-        found[what, CONSTANT] = _digest([code for code in used if is_own(code)])
-    return found
+    loss = getattr(fed.engine.criterion, "function", None) if fed.layout else fed
+    remedy = "compute a loss from logits and targets alone" if fed.layout else ROW_NOISE
+    own = [(one, said) for one, said in ((method, DECLARE), (loss, remedy)) if is_own(type(one))]
+    held = [(one, said, k, v) for one, said in own for k, v in vars(one).items() if not _is_cache(one, k)]
+    return {(f"{type(one).__name__} changed self.{k}", said): _digest(v) for one, said, k, v in held}
 
 
 def told_of_memory(method: Method, fed: Objective, before: Mapping[tuple[str, str], str]) -> bool:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -436,7 +437,7 @@ class Method(checks.Named):
         users = (k for k in first.values() if not checks.is_ours(k))
         if any(cls.__mro__.index(k) < cost for k in users):
             cls.cost = _not_stated
-        if not isinstance(cls.takes_gradients, property) and cls.takes_gradients:
+        if not isinstance(cls.takes_gradients, property | cached_property) and cls.takes_gradients:
             raise TypeError(
                 f"{cls.__name__}.takes_gradients={cls.takes_gradients!r}, with which a direction would not be called; "
                 "leave it out, as the direction tells, or set it to False"

@@ -105,8 +105,10 @@ class ExactDiffusion(Corrected):
     def on(self, fed: Any) -> Any:
         """The federation itself; ValueError for lazy=False with a W under which the iterates would grow."""
         if not self.lazy and not self.mixing.varies:
-            low = float(topology.mixing(self.mixing, fed.n).spectrum()[-1])
-            if low < -1 / 3 - 1e-6:  # rounding, also of weights in float32, is smaller
+            W, least = topology.mixing(self.mixing, fed.n), -1 / 3 - 1e-6  # rounding of float32 is smaller
+            kept = torch.where(W.indices == torch.arange(fed.n)[:, None], W.weights, 0).sum(1).min()
+            # by Gershgorin no eigenvalue is below 2 kept - 1, so that most graphs need no spectrum
+            if 2 * kept - 1 < least and (low := float(W.spectrum()[-1])) < least:
                 raise ValueError(
                     f"mixing={self.mixing!r}, whose W has the eigenvalue {low:.4g}, and lazy=False allows none below "
                     "-1/3; use lazy=True, or weights that leave more with the clients themselves"

@@ -192,7 +192,11 @@ class _Run:
         their parameters where it does not call them; none if these are all in the module's own order.  And whether a
         training pass calls a layer in evaluation mode."""
         held = {id(p): owner(name) for name, p in self.module.named_parameters()}
-        owners = {m: owner(f"{name}.") for name, m in self.module.named_modules() if [*m.parameters(False)]}
+        owners = {  # a module of others is where its parameters are read
+            m: owner(f"{name}.")
+            for name, m in self.module.named_modules()
+            if [*m.parameters(False)] and not [*m.children()]
+        }
         uses: list[tuple[str, bool]] = []
         with watching(owners, lambda layer, _given: uses.append((owners[layer], True))), _Reading(held, uses):
             self.call(False)
@@ -201,7 +205,14 @@ class _Run:
         awake: list[bool] = []
         with watching(self.module.modules(), lambda layer, _given: awake.append(layer.training)):
             self.call(True)
-        found = tuple(reversed(order))
+        found = [*reversed(order)]
+        for at, part in self.module.named_modules():  # which experts a pass uses may depend on the samples
+            members = dict.fromkeys(k for k in held.values() if k.startswith(f"{at}."))
+            used = [k for k in found if k in members]
+            if isinstance(part, nn.ModuleList | nn.ModuleDict) and used and len(used) < len(members):
+                first = found.index(used[0])
+                found = [*found[:first], *members, *(k for k in found[first:] if k not in members)]
+        found = tuple(found)
         return () if found == tuple(dict.fromkeys(held.values())) else found, not all(awake)
 
     def uncalled(self) -> list[str]:

@@ -75,13 +75,13 @@ class Quadratic(Objective):
         return 0.5 * (_times(self.A[i], e) * e).sum(1)
 
     def _minimiser(self) -> Tensor:
-        every = self.A.double().cpu()
-        A, linear = every.mean(0), torch.einsum("npq,nq->p", every, self.b.double().cpu()) / len(self.b)
+        A = self.A.mean(0, dtype=torch.float64).cpu()
+        linear = torch.einsum("npq,nq->p", self.A.double(), self.b.double()).cpu() / len(self.b)
         scale = A.diagonal().abs().sqrt()
         scale[scale == 0] = 1
         # scaled, A is well conditioned where it is badly so by the units of x alone
         U, S, V = torch.linalg.svd(A / scale / scale[:, None])
-        least = len(A) * torch.finfo(self.A.dtype).eps * S[0]
+        least = 4 * torch.finfo(self.A.dtype).eps * S[0]  # the rounding of A
         regular = least < S
         x = V[regular].T @ (U.T @ (linear / scale) / S)[regular] / scale
         free = torch.linalg.qr((V[~regular] / scale).T).Q  # directions in which F is constant

@@ -45,6 +45,12 @@ def tied():
     return net
 
 
+def bare():
+    net = Network(lambda s, x: nn.functional.linear(s.a(x).relu(), s.w), a=nn.Linear(8, 4))
+    net.w = nn.Parameter(torch.randn(3, 4))
+    return net
+
+
 def head_called_by_its_weight(s, x):
     return nn.functional.linear(s.body(x).relu(), s.head.weight, s.head.bias)
 
@@ -79,6 +85,11 @@ NETWORKS = {
         lambda: Network(head_called_by_its_weight, head=linear(4, 3), body=linear(8, 4)),
         ["head.weight", "head.bias"], ["body.weight", "body.bias"],
     ),
+    "experts of which a pass uses one": (
+        lambda: Network(lambda s, x: s.e[0](s.a(x)), e=nn.ModuleList([linear(4, 3), linear(4, 3)]), a=linear(8, 4)),
+        ["e.1.weight", "e.1.bias"], ["e.0.weight", "e.0.bias"],
+    ),
+    "the head is a parameter of the whole": (bare, ["w"], ["a.weight", "a.bias"]),
     "the last layer is also the first": (
         lambda: Network(lambda s, x: s.end(s.a(s.b(s.a(x)))), end=nn.Identity(), a=linear(8, 8), b=linear(8, 8)),
         ["a.weight", "a.bias"], ["b.weight", "b.bias"],
