@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # types only, as in `method`
 MEMORY = "return r.extended(memory={...})"
 UNSAVED = "which is neither saved in checkpoints nor sent to other processes"
 DECLARE = f"declare it as a state in start or client_state, or as memory of the round in prepare: {MEMORY}"
-_moved: dict[tuple[int, str], int] = {}  # how often a hook of a run's method has moved a generator, by id and hook
+_moved: dict[tuple[int, str], tuple[int, int]] = {}  # how often a method's hook has moved a generator, and when last
 ROW_NOISE = "for row i of a gradient use np.random.default_rng((int(plan.keys[i]), k))"
 
 
@@ -175,15 +175,14 @@ def told_of_draws(method: Method, hook: str | None, r: Round) -> Iterator[None]:
         remedies[type(r.objective).__name__] = ROW_NOISE
     who = " or ".join(remedies)
     looks, device = remedies and r.step == 0 and r.t & (r.t - 1) == 0, None if r.t else r.x.device
-    if looks and r.t == 0:
-        _moved.pop((id(method), who), None)
     drawn = hash(rng.global_states(device)) if looks else None  # states take memory
     yield
     moved = bool(looks) and hash(rng.global_states(device)) != drawn
-    times = _moved.get((id(method), who), 0)
+    times, last = _moved.get((id(method), who), (0, 0))
+    times = 2 if r.t == 0 else 1 if r.t < last else times + 1  # an earlier round is one of a new run
     if moved:
-        _moved[id(method), who] = times + (1 if r.t else 2)
-    if moved and times < 2 <= _moved[id(method), who]:
+        _moved[id(method), who] = times, r.t
+    if moved and times == 2:
         checks.warn(
             f"{who} draws from a global generator, so a repeated or resumed run gets different "
             f"numbers; {'; '.join(remedies.values())}"
