@@ -40,7 +40,6 @@ RANGES = {
 }  # fmt: skip
 """Lowest and highest value of each number, as in `playground.RANGES`."""
 
-DEFAULTS = {"ratio": 0.5, "temperature": 0.0}
 SIDES = ("outgoing", "incoming")
 CLASSES = "ABCDEF"
 DEALT = ("AB", "CD", "EF", "BC", "DE", "FA")  # the classes of the first client, the second, ...
@@ -54,8 +53,8 @@ def submodel_playground(
     clients: int | Sequence[str] = 3,
     method: str | Method = "FedDSE",
     *,
-    ratio: float | None = None,
-    temperature: float | None = None,
+    ratio: float = 0.5,
+    temperature: float = 0.0,
     lr: float = 0.3,
     local_steps: int = 5,
     rounds: int = 20,
@@ -68,11 +67,11 @@ def submodel_playground(
 
     clients: a number from 2 to 6 with default classes, or the classes of each client out of A to F, such as
     `["AB", "CD"]`.  method: one of `METHODS` of this module by name, or a method such as `fc.FedDSE(0.25)`.  ratio: the
-    share of each hidden layer that a client trains, in (0, 1] (FedAvg trains all); None: that of a given method, or
-    0.5.  temperature: of FedDSE; None: that of a given method, or 0.  lr, local_steps, rounds, seed: as in `simulate`,
-    on full local batches; the seed also determines data and initial weights.  side: the weights of a neuron whose
-    updates are compared, "outgoing" or "incoming" (with its bias).  name: the id of the picture in addresses, for pages
-    with several pictures.  caption: the text below the picture.
+    share of each hidden layer that a client trains, in (0, 1] (FedAvg trains all).  temperature: of FedDSE.  A method
+    that is no name has its own ratio and temperature, and these two are not read.  lr,
+    local_steps, rounds, seed: as in `simulate`, on full local batches; the seed also determines data and initial
+    weights.  side: the weights of a neuron whose updates are compared, "outgoing" or "incoming" (with its bias).  name:
+    the id of the picture in addresses, for pages with several pictures.  caption: the text below the picture.
 
     The conflict of a neuron is the cosine of two clients' updates of its weights, -1 for opposite directions (FedDSE
     study 2024, section 3.1.2); with more than two clients it is the mean over the pairs that both train the neuron.
@@ -100,10 +99,6 @@ class SubmodelPlayground(Live):
         s["side"] = checks.choice("side", given["side"], SIDES)
         s["seed"] = within("seed", given["seed"], RANGES["seed"])
         return s
-
-    def set(self, **settings: Any) -> None:
-        """As in every playground; a method in place of a name replaces the ratio and temperature that it has."""
-        super().set(**{**dict.fromkeys(_own(settings.get("method"))), **settings})
 
     # --- numbers ----------------------------------------------------------------------------------------------------
 
@@ -288,23 +283,16 @@ def _clients(value: Any) -> list[str]:
     return ["".join(sorted(set(classes))) for classes in value]
 
 
-def _own(method: Any) -> dict[str, float]:
-    """The settings that a method has itself; none for a name."""
-    own = {"ratio": method.smallest} if isinstance(method, Submodel) else {}
-    return own | ({"temperature": method.temperature} if isinstance(method, algorithms.FedDSE) else {})
-
-
 def _method(given: Mapping[str, Any]) -> dict[str, Any]:
     """Name, ratio and temperature, read from the method if one is given in place of a name."""
-    method = given["method"]
+    method, settings = given["method"], {key: given[key] for key in ("ratio", "temperature")}
     name = method if isinstance(method, str) else type(method).__name__
     if name not in METHODS:
         raise ValueError(f"method={checks.brief(method)}; use one of {', '.join(METHODS)}")
-    settings = {key: default if given[key] is None else given[key] for key, default in DEFAULTS.items()}
-    for key, value in (own := _own(method)).items():
-        if given[key] is not None and given[key] != value:
-            raise ValueError(f"{key}={checks.brief(given[key])}, but method={method!r} has its own; leave {key} out")
-    ratio, temperature = (within(key, value, RANGES[key]) for key, value in (settings | own).items())
+    if isinstance(method, Submodel):
+        settings["ratio"] = method.smallest
+        settings["temperature"] = getattr(method, "temperature", settings["temperature"])
+    ratio, temperature = (within(name, settings[name], RANGES[name]) for name in ("ratio", "temperature"))
     if not isinstance(method, str):
         given = {"FedAvg": {}, "FedDSE": {"capacities": ratio, "temperature": temperature}}
         if method != getattr(algorithms, name)(**given.get(name, {"capacities": ratio})):

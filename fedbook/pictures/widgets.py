@@ -130,20 +130,14 @@ class Picture:
         return {"text/html": self.html(), "text/plain": repr(self)}
 
 
-@checks.arguments
 def show(
-    figure: Any,
-    numbers: Mapping[str, Any] | None = None,
-    *,
-    alt: checks.Text | None = None,
-    caption: checks.Text | None = None,
+    figure: Any, numbers: Mapping[str, Any] | None = None, *, alt: str | None = None, caption: str | None = None
 ) -> Picture:
     """A figure with alt text, and with its numbers printed below.
 
     `numbers` maps a name to a number (printed with four significant digits) or to a string (printed unchanged);
     `alt` replaces the description made from the data; the numbers are appended in both cases.
-    Raises ValueError if `figure` is not a matplotlib figure, or a value of `numbers` is neither number nor string, and
-    TypeError if `alt` or `caption` is no text.
+    Raises ValueError if `figure` is not a matplotlib figure, or a value of `numbers` is neither number nor string.
     """
     check_figure(figure, "figure")
     words = numbered(alt, numbers) if alt and alt.strip() else describe(figure, numbers)

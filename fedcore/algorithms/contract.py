@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # types only, as in `method`
 MEMORY = "return r.extended(memory={...})"
 UNSAVED = "which is neither saved in checkpoints nor sent to other processes"
 DECLARE = f"declare it as a state in start or client_state, or as memory of the round in prepare: {MEMORY}"
-_moved: dict[tuple[int, str], tuple[int, int]] = {}  # how often a method's hook has moved a generator, and when last
 ROW_NOISE = "for row i of a gradient use np.random.default_rng((int(plan.keys[i]), k))"
 
 
@@ -162,29 +161,19 @@ def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> 
 
 @contextlib.contextmanager
 def told_of_draws(method: Method, hook: str | None, r: Round) -> Iterator[None]:
-    """Once in a run, a UserWarning where the block draws from a global random generator and the method, whose hook it
-    is, or the objective is of a class of the user's.
-
-    It looks at the first local step of rounds 0, 1, 2, 4, 8, ..., as a method may draw in later rounds alone.  After
-    round 0 a generator of the CPU has to move twice, because another thread may have drawn once.
-    """
+    """In the first local step of the first round of a run, a UserWarning where the block draws from a global random
+    generator and the method, whose hook it is, or the objective is of a class of the user's."""
     remedies = {}  # by who may have drawn
     if hook and is_own(type(method)):
         remedies[f"{type(method).__name__}.{hook}"] = "use r.noise(like), or np.random.default_rng((r.seed, r.t))"
     if is_own(type(r.objective)):
         remedies[type(r.objective).__name__] = ROW_NOISE
-    who = " or ".join(remedies)
-    looks, device = remedies and r.step == 0 and r.t & (r.t - 1) == 0, None if r.t else r.x.device
-    drawn = hash(rng.global_states(device)) if looks else None  # states take memory
+    looks = r.t == 0 and r.step == 0 and remedies
+    drawn = rng.global_states(r.x.device) if looks else None
     yield
-    moved = bool(looks) and hash(rng.global_states(device)) != drawn
-    times, last = _moved.get((id(method), who), (0, 0))
-    times = 2 if r.t == 0 else 1 if r.t < last else times + 1  # an earlier round is one of a new run
-    if moved:
-        _moved[id(method), who] = times, r.t
-    if moved and times == 2:
+    if looks and rng.global_states(r.x.device) != drawn:
         checks.warn(
-            f"{who} draws from a global generator, so a repeated or resumed run gets different "
+            f"{' or '.join(remedies)} draws from a global generator, so a repeated or resumed run gets different "
             f"numbers; {'; '.join(remedies.values())}"
         )
 

@@ -41,19 +41,14 @@ def shown(method: Method | type[Method]) -> Shown:
     The verbs are broadcast, direction of a local step, and aggregate.  Those that the class inherits from FedAvg's
     round are left out, unless it inherits all three.  Its other hooks, such as `start` and `prepare`, follow.
 
-    Raises TypeError for anything but a method or its class, and ValueError for a class whose code is in no file.
+    Raises TypeError for anything but a method or its class.
     """
     kind: Any = method if inspect.isclass(method) else type(method)
     if not issubclass(kind, Method):
         raise TypeError(f"method={checks.brief(method)}; use a method such as fc.FedUp(0.05), or its class")
     own = [name for name in (*VERBS, *BESIDE) if getattr(kind, name) is not getattr(Method, name)]
     verbs = own if set(own) & set(VERBS) else [*VERBS, *own]
-    try:
-        code = "\n".join(dedent(inspect.getsource(getattr(kind, name))) for name in verbs).rstrip()
-    except (OSError, TypeError) as e:
-        raise ValueError(
-            f"the code of {kind.__name__} is in no file ({e}); write the class in a file or in a cell of a notebook"
-        ) from e
+    code = "\n".join(dedent(inspect.getsource(getattr(kind, name))) for name in verbs).rstrip()
     return Shown(kind.__name__, _equation(inspect.getdoc(kind) or kind.__name__), code)
 
 

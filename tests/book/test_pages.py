@@ -352,13 +352,6 @@ def test_shown_has_the_equation_and_the_lines_that_run(method):
     assert page.equation in page._repr_markdown_()
 
 
-def test_shown_of_a_class_whose_code_is_in_no_file_says_so():
-    made = {}
-    exec("import fedcore as fc\nclass Mine(fc.FedAvg):\n    def direction(self, G, y, r): return G(y)\n", made)
-    with pytest.raises(ValueError, match=r"the code of Mine is in no file .*write the class in a file or in a cell"):
-        fc.shown(made["Mine"])
-
-
 @pytest.mark.parametrize("what", [3, "FedUp", int, fc.Ring()])
 def test_shown_of_no_method_is_refused(what):
     with pytest.raises(TypeError, match="use a method such as"):

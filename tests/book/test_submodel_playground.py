@@ -131,9 +131,6 @@ def test_chapter_8_says_what_the_picture_shows():
         ({"temperature": -1}, "temperature=-1 is out of range"),
         ({"side": "both"}, "side='both' is not known; use one of 'outgoing', 'incoming'"),
         ({"caption": 3}, "caption=3 is no text; give a text"),
-        ({"method": fc.FedDSE(0.25), "ratio": 0.75}, r"ratio=0.75, but method=FedDSE\(.* has its own; leave ratio out"),
-        ({"method": fc.FedDSE(0.25), "ratio": 0.5}, "ratio=0.5, but .* leave ratio out"),
-        ({"method": fc.FedDSE(0.25), "temperature": 3.0}, "temperature=3.0, but .* leave temperature out"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_value_range_and_remedy(settings, message):
@@ -146,12 +143,6 @@ def test_settings_are_read_from_a_method():
     assert (pg.clients, pg.method, pg.ratio, pg.temperature) == (["AB", "C"], "FedDSE", 0.25, 0.5)
     assert pg.algorithm() == fc.FedDSE(0.25, temperature=0.5)
     assert pg.algorithm("FedRolex") == fc.FedRolex(0.25)
-    assert fc.submodel_playground(3, fc.FedDSE(0.25), ratio=0.25).ratio == 0.25
-    pg.method = fc.FedRolex(0.75)
-    pg.method = "FedDSE"
-    assert pg.algorithm() == fc.FedDSE(0.75, temperature=0.5)
-    with pytest.raises(ValueError, match=r"ratio=0.5, but .* leave ratio out"):
-        pg.set(method=fc.FedDSE(0.25), ratio=0.5)
     with pytest.raises(ValueError, match="method='Best' is not known; use one of 'FedAvg'"):
         pg.numbers("Best")
 

@@ -123,12 +123,6 @@ def test_scalars_of_numpy_and_torch_are_numbers():
 # --------------------------------------------------------------------------------------------- static picture
 
 
-@pytest.mark.parametrize("what", ["alt", "caption"])
-def test_an_alt_text_or_a_caption_that_is_no_text_is_refused(what):
-    with pytest.raises(TypeError, match=f"{what}=3; use a text, or None"):
-        show(line(), **{what: 3})
-
-
 def test_a_picture_is_a_small_svg_with_the_same_text_each_time_and_leaves_its_figure_alone():
     figure = line()
     before = figure.canvas, figure.dpi, tuple(figure.get_size_inches()), figure.patch.get_visible()

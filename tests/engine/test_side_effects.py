@@ -4,7 +4,6 @@ import itertools
 import random
 import warnings
 
-import helpers as h
 import numpy as np
 import pytest
 import torch
@@ -151,34 +150,6 @@ def test_a_loss_that_draws_or_gives_other_values_each_time_is_refused_by_its_cau
 def test_a_loss_of_logits_and_targets_alone_is_not_spoken_of(loss):
     with warnings.catch_warnings(action="error"):
         fc.simulate(fc.FedAvg(), fed_with(loss), rounds=2)
-
-
-# --- methods ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("hook", ["prepare", "broadcast", "direction", "aggregate"])
-def test_a_method_that_draws_from_a_global_generator_in_later_rounds_is_told_of_once(hook):
-    class Warm(fc.Method):
-        def noise(self, name, r, like):
-            return torch.randn_like(like) if r.t >= 2 and hook == name else 0 * like
-
-        def prepare(self, r):
-            return r.extended(memory={"more": self.noise("prepare", r, r.x)[None].repeat(r.m, 1)})
-
-        def broadcast(self, r):
-            return r.x + self.noise("broadcast", r, r.x)
-
-        def direction(self, G, y, r):
-            return G(y) + self.noise("direction", r, y)
-
-        def aggregate(self, r, y):
-            x = r.mean(y)
-            return {"x": x + self.noise("aggregate", r, x)}
-
-    for _ in range(2):  # every run tells
-        with pytest.warns(UserWarning, match=rf"Warm\.{hook} draws from a global generator") as told:
-            fc.simulate(Warm(), h.golden(), rounds=5, local_steps=3, lr=0.01)
-        assert len(told) == 1
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
