@@ -42,10 +42,11 @@ def found(name: str, root: Path) -> bool:
     """Whether the data root has files of a data set, as a pack or where `read` looks next; True for other names, which
     need none or those of several sets."""
     family = name.partition("-")[0]
-    looked = {
-        "femnist": "femnist", "shakespeare": "shakespeare", "tiny": "tiny-imagenet", "mnist": "torchvision/MNIST",
-        "fashionmnist": "torchvision/FashionMNIST", "emnist": "torchvision/EMNIST", "usps": "torchvision/usps*",
-        "cifar10": "torchvision/cifar-10-*", "cifar100": "torchvision/cifar-100-*", "svhn": "torchvision/*32x32.mat",
+    looked = {  # an interrupted download leaves folders without files
+        "femnist": "femnist/*/*.json", "shakespeare": "shakespeare/*/*.json", "tiny": "tiny-imagenet/*/*",
+        "mnist": "torchvision/MNIST/raw/*", "fashionmnist": "torchvision/FashionMNIST/raw/*",
+        "emnist": "torchvision/EMNIST/raw/*", "usps": "torchvision/usps*", "svhn": "torchvision/*32x32.mat",
+        "cifar10": "torchvision/cifar-10-*", "cifar100": "torchvision/cifar-100-*",
     }  # fmt: skip
     return has_pack(name, root) or family not in looked or any(root.glob(looked[family]))
 
@@ -144,8 +145,7 @@ def _torchvision(name: str, root: Path, download: bool) -> Source:
 
 def _leaf(name: str, root: Path) -> Source:
     """LEAF's JSON: `NAME/{train,test}/*.json` with users and user_data[user] = {x, y}."""
-    folder, parts = root / name, {}
-    users: dict[str, int] = {}
+    folder, users, parts = root / name, {}, {}
     for part in ("train", "test"):
         xs, ys, owner = [], [], []
         for file in sorted((folder / part).glob("*.json")):

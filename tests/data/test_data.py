@@ -426,3 +426,8 @@ def test_a_folder_without_access_is_an_error_where_it_was_asked_for(tmp_path, mo
     monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
     with pytest.raises(PermissionError):
         fc.federation("digits", 4)
+
+
+def test_empty_folders_are_no_data(tmp_path):
+    (tmp_path / "torchvision/MNIST/raw").mkdir(parents=True)
+    assert not readers.found("mnist", tmp_path)

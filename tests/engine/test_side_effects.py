@@ -80,15 +80,11 @@ def test_a_full_batch_whose_samples_a_module_mixes_is_not_cut(kind, monkeypatch)
 
 @pytest.mark.parametrize("inner", [
     lambda: Net(lambda net, z: net.d(F.relu(z)), d=nn.Dropout(0.5)),
-    lambda: Net(lambda net, z: net.l(z[:, None])[0][:, 0], l=nn.LSTM(8, 8, 2, dropout=0.5)),
+    lambda: Net(lambda net, z: net.l(z[:, None])[0][:, 0], l=nn.LSTM(8, 8, 2, dropout=0.5, batch_first=True)),
     lambda: Net(lambda net, z: net.l(z[:, None])[:, 0], l=nn.TransformerEncoderLayer(8, 2, 8, 0.5, batch_first=True)),
 ])  # fmt: skip
 def test_dropout_alone_mixes_no_samples(inner):
-    net = inner()
-    for name, layer in net.named_children():
-        if name == "l" and isinstance(layer, nn.LSTM):
-            layer.batch_first = True
-    trial = fc.federation((X, Y), clients=2, model=net, path="sequential").engine.trial
+    trial = fc.federation((X, Y), clients=2, model=inner(), path="sequential").engine.trial
     assert trial.draws
     assert not trial.mixes
 
