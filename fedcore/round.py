@@ -120,7 +120,7 @@ def play(
     Y = rows.iterates(contract.broadcast(method, r), r.m)
     for some, y in pieces(rows, r, Y):  # the whole cohort, a chunk, or the clients of one smaller network
         local_steps(method, some, y, watch)
-    new = _kept(fed, r, Y, rows.aggregate(r, Y, drawn, state))
+    new = _kept(method, fed, r, Y, rows.aggregate(r, Y, drawn, state))
     return rows.put(state, new, drawn, t), Seen(r, Y, drawn)
 
 
@@ -158,17 +158,17 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         del v  # frees its memory before the next gradient is computed
 
 
-def _kept(fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
+def _kept(method: Method, fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
     """The new state in which frozen parameters keep their old values bit for bit, whatever the method's `aggregate`
-    computed (statistics of a `FixableBatchNorm` excepted), and buffers that training updates (running statistics) are
-    the mean of the clients' buffers."""
+    computed (statistics of a `FixableBatchNorm` excepted), and the server's buffers that training updates (running
+    statistics) are the mean of the clients' buffers."""
     if fed.trained is None:
         return new
     moved, carried = fed.layout.moving, fed.layout.carried  # on the host: no round waits for the device
     for place in fed.layout.statistics():
         moved[place] = True
     new = {k: torch.where(moved.to(v.device), v, getattr(r, k).to(v.device)) for k, v in new.items()}
-    if carried:
+    if carried and method.has_server:
         new["x"] = new["x"].clone()
         new["x"][carried] = r.mean(Y)[carried]
     return new

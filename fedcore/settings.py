@@ -109,6 +109,8 @@ class Settings:
             raise ValueError(
                 f"{type(method).__name__} needs all {fed.n} clients in every round, cohort={cohort}; use cohort=None"
             )
+        if not method.has_server and s.server_lr != 1:
+            raise ValueError(f"server_lr={s.server_lr:g} but {type(method).__name__} has no server; use server_lr=1.0")
         return s
 
     @property

@@ -79,8 +79,8 @@ class Mixing:
         return spectrum(self.dense())
 
     def gap(self) -> float:
-        """The spectral gap 1 - max(|lambda_2|, |lambda_n|); one mixing multiplies the distance to the mean by at most
-        1 - gap."""
+        """The spectral gap 1 - max(|lambda_2|, |lambda_n|); for a symmetric W, one mixing multiplies the distance to
+        the mean by at most 1 - gap."""
         return gap(self.dense())
 
 
@@ -101,7 +101,10 @@ class Topology(checks.Named):
 
 @dataclass(frozen=True)
 class Ring(Topology):
-    """Each client and its two neighbours on a circle, weights 1/3; eigenvalues (1 + 2 cos(2 pi k / n)) / 3."""
+    """Each client and its two neighbours on a circle, weights 1/3; eigenvalues (1 + 2 cos(2 pi k / n)) / 3.
+
+    Two clients have one neighbour each, but `degree` and costs count two.
+    """
 
     degree = 2
 
@@ -114,7 +117,7 @@ class Torus(Topology):
     """A grid a x b closed in both directions, a the largest divisor of n up to sqrt(n); self and 4 neighbours, 1/5.
 
     Client i is in row i // b, column i % b.  Eigenvalues (1 + 2 cos(2 pi j / a) + 2 cos(2 pi k / b)) / 5; along a side
-    of length 2 the single neighbour counts twice.  Raises ValueError for a prime n.
+    of length 2 the single neighbour counts twice, also in `degree` and costs.  Raises ValueError for a prime n.
     """
 
     degree = 4
@@ -358,10 +361,11 @@ def _same(topology: Topology, W: Mixing, again: Lists) -> None:
 
 
 def spectrum(W: Any) -> np.ndarray:
-    """The eigenvalues of `W [n, n]`, largest first; their moduli where W is not symmetric.  ValueError for NaN."""
+    """The eigenvalues of `W [n, n]`, largest first; their moduli where W is not symmetric up to rounding in
+    float32.  ValueError for NaN."""
     W = _array(W)
-    if np.allclose(W, W.T, rtol=0, atol=1e-12):
-        return np.linalg.eigvalsh(W)[::-1]
+    if np.abs(W - W.T).max() <= 1e-6:
+        return np.linalg.eigvalsh((W + W.T) / 2)[::-1]
     return np.sort(np.abs(np.linalg.eigvals(W)))[::-1]
 
 

@@ -26,6 +26,7 @@ class Gossip(Method):
 
     mixing: Topology | Any = Ring()  # noqa: RUF009  (a frozen value)
     full_participation = True
+    has_server = False
     client_state = ("X",)
     across = "rows"
 
@@ -37,8 +38,6 @@ class Gossip(Method):
         return {"X": x}
 
     def prepare(self, r: Round) -> Round:
-        if r.server_lr != 1:
-            raise ValueError(f"server_lr={r.server_lr:g} but {type(self).__name__} has no server; use server_lr=1.0")
         W = topology.mixing(self.mixing, r.n, r.seed, r.t, device=r.X.device, dtype=r.X.dtype)
         return r.extended(server={"W": W})
 

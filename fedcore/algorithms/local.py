@@ -26,15 +26,11 @@ class LocalOnly(Method):
     alike.
     """
 
+    has_server = False
     client_state = ("x_i",)
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x_i": x}
-
-    def prepare(self, r: Round) -> Round:
-        if r.server_lr != 1:
-            raise ValueError(f"server_lr={r.server_lr:g} but LocalOnly has no server; use server_lr=1.0")
-        return r
 
     def broadcast(self, r: Round) -> Tensor:
         return r.x_i

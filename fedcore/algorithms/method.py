@@ -416,6 +416,8 @@ class Method(checks.Named):
 
     client_state: names of per-client states, matrices `[n, d]`.
     full_participation: whether the rule needs all clients in every round.
+    has_server: whether the server's model `x` is what the clients train.  Otherwise it serves evaluation only: it is
+    what `aggregate` returns, buffers included, and `server_lr` must be 1.
     across: which rows `prepare` and `aggregate` see where several processes share a round.  "rows": all rows of the
     cohort.  "sums": only the process's own rows; the two hooks then combine clients with `Round.mean` and `Round.sum`
     alone, which add up over the processes.  A class of yours that overrides one of the two sees "rows" unless it sets
@@ -423,6 +425,7 @@ class Method(checks.Named):
     """
 
     full_participation: bool = False
+    has_server: bool = True
     client_state: tuple[str, ...] = ()
     across: str = "sums"
 

@@ -106,8 +106,8 @@ def federation(
     out, because settings are not to be chosen on test data.
     drop_last: leave out the last batch of an epoch where it is smaller than batch_size, as torch's DataLoader does;
     then K_i = local_epochs * floor(N_i / batch_size).  A client with fewer samples than batch_size keeps its one batch.
-    Without drop_last, only a network with batch norm leaves out a batch: a last batch of one sample, which has no
-    variance.
+    Without drop_last, only a network that cannot be trained on one sample leaves out a batch, a last one of one
+    sample: with BatchNorm1d, for example, which has no variance of it.
     start: initial parameters of runs (`fed.x0`) instead of the model's: a flat vector `[d]` such as an earlier
     `history.params`, a state_dict, or a module of the same architecture, also one that `fed.module` returned.
     loss: the loss to minimise instead of the cross-entropy, `(logits [B, C], targets [B, ...]) -> [B]`, one loss per

@@ -93,3 +93,13 @@ def test_fedups_estimate_is_that_of_the_trained_parameters(fed):
 
     history = fc.simulate(method, fed, rounds=2, progress=False, probes=[probe, probes.gradient_estimate(0.2)], **WORK)
     assert history.final("estimate_error") == pytest.approx(found["error"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "method", [fc.DFedAvg(), fc.DFedAvg(fc.DirectedRandom(2)), fc.DSGT(), fc.LocalOnly()], ids=repr
+)
+def test_without_a_server_the_evaluated_buffers_are_the_plain_mean(fed, method):
+    own = {"cohort": [0, 1]} if isinstance(method, fc.LocalOnly) else {}
+    work = {"local_epochs": 1, "batch_size": 4, "lr": 0.1, "weighting": "samples"}
+    h = fc.simulate(method, fed, rounds=3, progress=False, **work, **own)
+    torch.testing.assert_close(h.params, method.personal(h.state, fed.layout).mean(0), rtol=0, atol=1e-12)

@@ -288,6 +288,7 @@ WRONG = [
     (lambda: fc.ExactDiffusion(fc.DirectedRandom(2)), ValueError, "DirectedRandom(degree=2) doubly stochastic"),
     (lambda: two(fc.ExactDiffusion([[0.1, 0.9], [0.9, 0.1]], lazy=False)), ValueError, "-0.8 -1/3; lazy=True"),
     (lambda: two(fc.ExactDiffusion([[0.33, 0.67], [0.67, 0.33]], lazy=False)), ValueError, "-0.34 lazy=True"),
+    (lambda: two(fc.ExactDiffusion(np.float32([[0.1, 0.9], [0.9000001, 0.1]]), lazy=False)), ValueError, "-0.8"),
     (lambda: fc.simulate(fc.DSGT(Lists([[0, 0], [0, 1], [0, 2], [0, 3]], 0.5)), FED, rounds=1), ValueError, "doubly"),
     (lambda: run(fc.Ring(), cohort=2), ValueError, "DFedAvg all 4 clients cohort=2 cohort=None"),
     (lambda: run(fc.Ring(), server_lr=0.5), ValueError, "server_lr=0.5 DFedAvg no server server_lr=1.0"),
