@@ -25,7 +25,7 @@ from .objective.federation import Federation
 from .round import Seen, check_both, on, play
 from .rows.host import chunk_size
 from .rows.rows import Rows
-from .settings import Given, Settings, check_batches, takes_one_sample, with_settings
+from .settings import Given, Settings, check_batches, with_settings
 from .storage import callbacks, checkpoint, sources
 from .storage.identity import digest, without_address
 from .support import checks
@@ -150,7 +150,7 @@ def simulate(
     s = Settings.checked(method, fed, rounds, settings)
     # `on_evaluate` may end the run, so only the rounds up to its first call are certain to take place
     certain = rounds if on_evaluate is None else min(rounds, eval_every)
-    for t in range(0 if takes_one_sample(fed) else certain):
+    for t in range(0 if getattr(fed, "takes_one_sample", True) else certain):
         cohort = s.cohort_of(t, fed.n)
         check_batches(fed, cohort, s.work(method, t, cohort))
     on_evaluate = on_evaluate and callbacks.made("on_evaluate", on_evaluate, "t, metrics", "True to end the run")

@@ -105,12 +105,11 @@ class Settings:
                     f"lr={rate:g} with lr_decay={s.lr_decay:g} leaves the numbers of {fed.dtype} (up to {largest:.2g}) "
                     f"within rounds={rounds}; use a smaller lr, an lr_decay nearer to 1, or fewer rounds"
                 )
+        name = type(method).__name__
         if method.full_participation and min(map(_size, s.cohorts), default=fed.n) < fed.n:
-            raise ValueError(
-                f"{type(method).__name__} needs all {fed.n} clients in every round, cohort={cohort}; use cohort=None"
-            )
+            raise ValueError(f"{name} needs all {fed.n} clients in every round, cohort={cohort}; use cohort=None")
         if not method.has_server and s.server_lr != 1:
-            raise ValueError(f"server_lr={s.server_lr:g} but {type(method).__name__} has no server; use server_lr=1.0")
+            raise ValueError(f"server_lr={s.server_lr:g} but {name} has no server; use server_lr=1.0")
         return s
 
     @property
@@ -155,14 +154,9 @@ def with_settings(function: F) -> F:
     return function
 
 
-def takes_one_sample(fed: Objective) -> bool:
-    """Whether local steps may have batches of one sample."""
-    return getattr(fed, "takes_one_sample", True)
-
-
 def check_batches(fed: Objective, cohort: Sequence[int], work: Work) -> None:
     """Raise OneSample (a ValueError) if the model has batch norm and a client of the cohort has batches of 1."""
-    if takes_one_sample(fed):
+    if getattr(fed, "takes_one_sample", True):
         return
     clients = np.array(cohort)
     lone = clients if work.batch_size == 1 else clients[fed.sizes[clients] == 1]
