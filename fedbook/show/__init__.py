@@ -583,7 +583,7 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "", 
     words = "What was measured, and what checks it"
     if more:
         words += f"; and {len(_named(more))} further claims"
-    speed = f"; speed: rounds to {overview.SHARE:.0%} of the worse method's late accuracy"
+    speed = f"; of those on speed: rounds to {overview.SHARE:.0%} of the worse method's late accuracy"
     folded = [box(names, root, setting), *([_short(more, root, speed), box(more, root)] if more else [])]
     return together([_short(names, root), pages.folded(words, *folded)])
 
