@@ -255,8 +255,8 @@ def sheet() -> str:
 
 def _spent(cost: fc.Cost) -> str:
     """A cost in words, without what is as in FedAvg."""
-    more = {"gradients a step": cost.gradients - 1 and cost.gradients, "full gradient a round": cost.full_gradients}
-    more |= {"Hessian products a step": cost.products, "forward passes a step": cost.forwards}
+    more = {"gradients per step": cost.gradients - 1 and cost.gradients, "full gradient per round": cost.full_gradients}
+    more |= {"Hessian products per step": cost.products, "forward passes per step": cost.forwards}
     spent = {"down": cost.down, "up": cost.up} | {words: value for words, value in more.items() if value}
     return ", ".join(f"{cards.number(value)} {words}" for words, value in spent.items())
 

@@ -1,4 +1,4 @@
-"""Shared parts of the documents' tables: the search, equal for every method, rows of comparisons, questions."""
+"""Shared parts of the documents' tables: tuning, equal for every method, rows of comparisons, questions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Row(NamedTuple):
     """A row of a comparison.
 
     method: a name, or "file.py:Name".  fixed: the arguments that are not tuned.  searched: argument -> the initial
-    values of the search; "run.server_lr" is an argument of the run.  limits: argument -> the open interval of the
-    search, (0, infinity) by default.
+    values for tuning; "run.server_lr" is an argument of the run.  limits: argument -> the open interval for
+    tuning, (0, infinity) by default.
     """
 
     method: str
@@ -64,7 +64,7 @@ BASELINES = {
 
 
 def search(arguments: Mapping[str, Sequence[float]], lrs: Sequence[float] = LRS, **more: Any) -> dict[str, Any]:
-    """The protocol's search: the same learning rates for every method, times the values of its own parameters.
+    """The protocol's tuning: the same learning rates for every method, times the values of its own parameters.
 
     more: `seeds`, `rounds`, `finalists`, `growth` and `limits` of `tuning`.
     """
@@ -92,10 +92,10 @@ def searched_cells(
     lrs: Sequence[float] = LRS,
     finalists: int | None = 2,
 ) -> list[Cell]:
-    """A column of `quick` or `desk`: every method with the protocol's search, settings chosen on validation data.
+    """A column of `quick` or `desk`: every method with the protocol's tuning, settings chosen on validation data.
 
-    short: rounds of the search's first runs, or [first, finalists']; None for full runs.  seeds: the number of
-    reporting seeds.  finalists: the number of finalists of the searches of `desk`; those of `quick` have three.
+    short: rounds of the first tuning runs, or [first, finalists']; None for full runs.  seeds: the number of
+    reporting seeds.  finalists: the number of finalists of the tunings of `desk`; those of `quick` have three.
     """
     stages: dict[str, Any] = {"seeds": list(range(1000, 1005))} if profile == "quick" else {"finalists": finalists}
     stages = {name: value for name, value in {"rounds": short, **stages}.items() if value is not None}

@@ -70,7 +70,7 @@ def _columns4() -> list[dict[str, Any]]:
 
 
 def _paper_cells(file: str, columns: list[dict[str, Any]]) -> list[Cell]:
-    """The cells of the paper profile: settings as the source prints them, no search."""
+    """The cells of the paper profile: settings as the source prints them, no tuning."""
     cells = []
     for column in columns:
         run = {"cohort": column.get("cohort", 0.1), "local_epochs": 1, "eval_every": 10, **column["run"]}
@@ -126,7 +126,7 @@ _CLAIMED = ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6", "CIFAR-10, IID", "FEMNIST, 105
 
 
 def _cells4(profile: str, column: str, rows: dict[str, Row]) -> list[Cell]:
-    """A column of Table 4, searched: five seeds of `desk` where a claim rests on the column, else three."""
+    """A column of Table 4, tuned: five seeds of `desk` where a claim rests on the column, else three."""
     federation, run, _ = COLUMNS4[profile][column]
     short, seeds = (15, 10) if profile == "quick" else (30, 5 if column in _CLAIMED else 3)
     # more than two: with similar clients one noisy short run had excluded FedAvg's best rate from the finals
@@ -150,7 +150,7 @@ def table4(profile: str) -> list[Cell]:
 
 _CENTRAL = ("FedAvg", "FedAvg + server momentum", "FedUp", "SCAFFOLD")
 _RACE = {"race": [60, 120, 240, 600], "behind": 8.0, "finalists": 2}
-# What most of the searches at q = 0.3 chose: the learning rate, and the method's own parameter.
+# What most of the tunings at q = 0.3 chose: the learning rate, and the method's own parameter.
 _CHOSEN_CLIPPED = {
     "FedAvg": (0.05, {}), "FedAvg + server momentum": (0.05, {"server_momentum": 0.6}),
     "FedUp": (0.0125, {"alpha_K": 0.75}), "SCAFFOLD": (0.05, {}),
@@ -160,9 +160,9 @@ _CHOSEN_CLIPPED = {
 def clipped(profile: str) -> list[Cell]:
     """Table 4 on CIFAR-10, 600 rounds, gradients clipped for every method, as registered (items b and c).
 
-    At q = 0.3 the rows that claims compare have five seeds and a search for each; the others have one search and three
-    seeds.  The other columns have these rows alone, with five seeds: one search starts from what was chosen at q = 0.3
-    and tries one learning rate to either side, with half the rounds.
+    At q = 0.3 the rows that claims compare are tuned separately for each of five seeds; the others are tuned once and
+    have three seeds.  The other columns have these rows alone, with five seeds: tuning starts from what was chosen at
+    q = 0.3 and tries one learning rate to either side, with half the rounds.
     """
     cells, lrs = [], [0.025, 0.05, 0.1, 0.2]
     for rows, seeds, each in ((_CENTRAL, 5, {"each": True}), ([row for row in ROWS if row not in _CENTRAL], 3, {})):
@@ -258,7 +258,7 @@ def figure3(profile: str) -> list[Cell]:
     federation = {"partition": ["ByOwner", {}], "model": ["lstm", {"embedding": 8, "hidden": 32}]}
     if profile == "quick":
         run = {"rounds": 60, "cohort": 4, "local_steps": 5, "batch_size": 10, "eval_every": 5}
-        return searched_cells(profile, "made-up roles", {"source": "roles", **federation}, run, 15, rows, lrs=_TEXT_LRS)
+        return searched_cells(profile, "synthetic roles", {"source": "roles", **federation}, run, 15, rows, lrs=_TEXT_LRS)
     run = {"rounds": 200, "cohort": 10, "local_steps": 10, "batch_size": 10, "eval_every": 50}
     return searched_cells(profile, "Shakespeare", {"source": "shakespeare", **federation}, run, 20, rows, 5, _TEXT_LRS)
 
@@ -379,7 +379,7 @@ TABLES = [
         "fedup-table5", "Accuracy under small participation", table5,
         left_open=(*LEFT_OPEN, *left_open("fedup-table5")),
     ),
-    _table("fedup-figure2", "Many clients a round", figure2, left_open=LEFT_OPEN, figure=True, axis="round"),
+    _table("fedup-figure2", "Many clients per round", figure2, left_open=LEFT_OPEN, figure=True, axis="round"),
     _table("fedup-figure3", "A text task, one client per role", figure3, figure=True, axis="round"),
 ]  # fmt: skip
 
@@ -424,7 +424,7 @@ QUESTIONS = {
         },
     ),
     "fedup-many": _asked("FedUp", "FedAvg", {"quick": tuple(_EACH.values())}),
-    "fedup-text": _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
+    "fedup-text": _asked("FedUp", "FedAvg", {"quick": ("synthetic roles",), "desk": ("Shakespeare",)}),
     "mime-owners": _corrected("five domains of digits", "MNIST by writer"),
     "mime-skew": _corrected("digits, q=0.3", "CIFAR-10, q=0.3"),
     "fedprox-error": _asked("FedProx", "FedAvg", _SKEWED),
@@ -435,7 +435,7 @@ QUESTIONS = {
     "scaffold-many": {many: _asked("SCAFFOLD", "SCAFFOLD", {"quick": (column,)}) for many, column in _EACH.items()},
     "stem-many": {many: _asked("STEM", "STEM", {"quick": (column,)}) for many, column in _EACH.items()},
     "fedup-fast-many": {rival: _asked("FedUp", rival, _MANY) for rival in ("FedAvg", *_RIVALS) if rival != "FedDyn"},
-    "fedup-fast-text": _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
+    "fedup-fast-text": _asked("FedUp", "FedAvg", {"quick": ("synthetic roles",), "desk": ("Shakespeare",)}),
 }
 # As registered: gradients are clipped, since without a clip the table measures whose steps overflow first.
 _DECIDED_CLIPPED = ("fedavg-skew", "fedup-skew", "fedup-best", "fedup-momentum", "fedprox-error",

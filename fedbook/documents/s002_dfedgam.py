@@ -13,7 +13,7 @@ GOSSIP = {
     "paper": ["RandomRegular", {"degree": 10}],
 }
 RADII = [0.05, 0.1, 0.2, 0.5, 1.0, 2.0]  # the document's search over rho, in paper
-# row -> method, the values of its own parameter that a search starts from, and whether clients talk to neighbours
+# row -> method, the values of its own parameter that tuning starts from, and whether clients talk to neighbours
 ROWS: dict[str, tuple[str, dict[str, list[float]], bool]] = {
     "FedAvg": ("FedAvg", {}, False),
     "FedAvg + server momentum": ("FedAvg", {"server_momentum": [0.3, 0.6, 0.9]}, False),
@@ -32,7 +32,7 @@ LONGER = {
     "desk": {f"FedAvg{EQUAL}": 10, f"SCAFFOLD{EQUAL}": 10},
     "paper": {},
 }
-# row -> learning rate and the method's own parameter, as the searches of Table 1 at Dir-0.3 chose them (tested)
+# row -> learning rate and the method's own parameter, as the tunings of Table 1 at Dir-0.3 chose them (tested)
 CHOSEN: dict[str, dict[str, tuple[float, dict[str, float]]]] = {
     "quick": {
         "D-PSGD": (0.5, {}), "DFedAvg": (0.5, {}), "DFedAvgM": (0.5, {"momentum": 0.6}),

@@ -34,14 +34,14 @@ PERSONAL: dict[str, tuple[list[Any], dict[str, list[float]]]] = {
     "all data in one place": (["Central", {}], {}),
 }
 OURS = "normalisation + ALA"
-# the initial values of the search over a method's own parameter
+# the initial values for tuning a method's own parameter
 OWN: dict[str, dict[str, list[float]]] = {
     "FedProx": {"mu": [0.001, 0.01, 0.1]},
     "FedALA": {"lr": [0.1, 1.0, 10.0]},
 }
 AUGMENTED = {"num_ops": 2, "magnitude": 10}
 EXPANDED = {**AUGMENTED, "once": True}  # once before training, as in the study's text; its algorithm repeats it
-# profile -> domains of the clients in the order of their owners, sources of images, run, search, seeds; SVHN's small
+# profile -> domains of the clients in the order of their owners, sources of images, run, tuning, seeds; SVHN's small
 # pack has 47 training and 18 test images of its rarest digit
 DOMAINS = {
     "quick": ("plain", "patches", "inverted", "street", "fonts"),

@@ -457,7 +457,7 @@ _TABLES, _FIRST, _WEAKER, _CNN, _MLP, _PAPER, _FROM_PUBLIC, _UNTUNED, _COUNTED =
 )  # fmt: skip
 _AXES = {
     "3.2": "neuron", "3.3": "distance of labels", "3.5": "skew", "3.5-low": "skew", "3.6": "rho", "3.7": "rho",
-    "3.8": "classes a client", "3.9": "clients in a round", "3.10": "scoring samples", "4.5a": "rho", "4.5b": "rho",
+    "3.8": "classes per client", "3.9": "clients in a round", "3.10": "scoring samples", "4.5a": "rho", "4.5b": "rho",
     "4.6": "rho", "4.7": "rho", "4.8": "round", "4.9": "clients in a round", "4.10": "similar public samples",
 }  # fmt: skip
 
@@ -522,13 +522,13 @@ TABLES = [
         "feddse-figure3.7", "By the share rho of large clients, CIFAR-10",
         shares(("FedDSE",), "CIFAR-10", (0.5, 0.0625)), "FedDSE", _PAPER, **_drawn,
     ),
-    _table("feddse-figure3.8", "FedDSE by classes a client", classes3_8, "FedDSE", _MLP, **_drawn),
+    _table("feddse-figure3.8", "FedDSE by classes per client", classes3_8, "FedDSE", _MLP, **_drawn),
     _table("feddse-figure3.9", "By participation", participation(("FedDSE",), LOW_QUALITY), "FedDSE", _MLP, **_drawn),
     _table("feddse-figure3.10", "FedDSE by scoring samples", scoring, "FedDSE", _MLP, **_drawn),
     _table("fedgse-table4.2", "Mean size of sub-models, in millions", table4_2, "", _COUNTED, "", unit="millions"),
     _table("fedgse-table4.3", "Largest capacity 1, strong label skew", _gse_high, "FedGSE-CSL", _TABLES),
     _table("fedgse-table4.4", "Largest capacity 1, weaker label skew", _gse_low, "FedGSE-SPL", _WEAKER),
-    _table("fedgse-table4.5", "FedGSE-SPL by classes a client", table4_5, "FedGSE-SPL", _CNN),
+    _table("fedgse-table4.5", "FedGSE-SPL by classes per client", table4_5, "FedGSE-SPL", _CNN),
     _table(
         "fedgse-public", "A start from the server's public images, strong label skew", from_public,
         "FedGSE-CSL", _FROM_PUBLIC,

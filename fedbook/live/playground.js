@@ -943,7 +943,7 @@ function mount(root, config, onChange = () => {}) {
     change({clients, cohort: s.cohort === null ? null : min(s.cohort, n)});
     rebuild();
   }, String, {name: "clients"});
-  seldom("clients a round m", 1, () => s.clients.length, 1, () => s.cohort ?? s.clients.length, (m) => change({cohort: m >= s.clients.length ? null : m}),
+  seldom("clients per round m", 1, () => s.clients.length, 1, () => s.cohort ?? s.clients.length, (m) => change({cohort: m >= s.clients.length ? null : m}),
     (v) => (v === s.clients.length ? "all" : String(v)), {name: "cohort"});
   seldom("server step η_g", 0.05, 2, 0.05, () => s.server_lr, (v) => change({server_lr: v}), short, {name: "server_lr"});
   seldom("uneven work", 0, 1, 0.05, () => s.uneven, (v) => change({uneven: v}), (v) => (v ? problem(s).K.join(", ") : "none"), {name: "uneven", title: "Later clients take fewer of the K local steps"});
@@ -1193,7 +1193,7 @@ function mount(root, config, onChange = () => {}) {
     if (notice.textContent !== wrong) notice.textContent = wrong;
     const text = told_.filter(Boolean).join(" ") || (names.length ? "" : "Choose a method.");
     const tick = performance.now(); // words flow anew, which costs more than lines: ten times a second is enough
-    const setting = `${P.n} clients, K = ${s.local_steps}, η = ${short(s.lr)}${s.cohort ? `, ${s.cohort} clients a round` : ""}.`;
+    const setting = `${P.n} clients, K = ${s.local_steps}, η = ${short(s.lr)}${s.cohort ? `, ${s.cohort} clients per round` : ""}.`;
     const alt = `${text} The plane of two parameters; ${setting}`;
     if (alt !== spoken_) {
       if (tick - spokenAt > 100) {

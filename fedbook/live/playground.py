@@ -127,7 +127,7 @@ class Playground(Live):
         return f"{' '.join(self._told())} The plane of two parameters; {self._setting()}"
 
     def _setting(self) -> str:
-        part = f", {self.cohort} clients a round" if self.cohort else ""
+        part = f", {self.cohort} clients per round" if self.cohort else ""
         return f"{len(self._state['clients'])} clients, K = {self.local_steps}, η = {self.lr:g}{part}."
 
     def _told(self) -> list[str]:

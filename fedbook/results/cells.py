@@ -72,7 +72,7 @@ class Result:
 
     @property
     def searches(self) -> list[Mapping[str, Any]]:
-        """The searches of the cell: one for all seeds, or with `"each"` one for each seed, in their order."""
+        """The tunings of the cell: one for all seeds, or with `"each"` one for each seed, in their order."""
         return [self.tuned] if self.tuned else [run["tuned"] for _, run in sorted(self.runs.items()) if "tuned" in run]
 
     def finals(self, seeds: Sequence[int] | None = None) -> list[float]:
@@ -352,7 +352,7 @@ def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | N
     """Whether today's code still computes the stored result.  If so, its runs are no longer older than the code, except
     those of a code that left another trace or none.
 
-    Today's search must choose the stored setting from the stored scores, and the first rounds must leave the stored
+    Today's tuning must choose the stored setting from the stored scores, and the first rounds must leave the stored
     trace (`tracing`).  The answer yes is a line in `confirmed.csv`, in the folder that contains the file's folder; the
     file stays as it is.  None if no run is older than the code or no trace is stored.  Raises
     `provenance.UncommittedCode` like `run_cell`.
@@ -412,7 +412,7 @@ def _trace(result: Result, device: str | None) -> list[float]:
 
 
 def _as_before(result: Result, values: list[float]) -> bool:
-    """Whether today's search and trace agree with the stored ones."""
+    """Whether today's tuning and trace agree with the stored ones."""
     specs = [result.spec] if result.tuned else [of_seed(result.spec, seed) for seed in sorted(result.runs)]
     chosen = all(map(tracing.same_choice, specs, result.searches))
     return chosen and tracing.alike(result.trace["values"], values)

@@ -13,7 +13,7 @@ from .cells import Result
 
 
 def rounds_left(spec: Mapping[str, Any], result: Result, seeds: Sequence[int]) -> int:
-    """The rounds that a cell still needs: for its missing seeds and, if it is not tuned yet, for its search."""
+    """The rounds that a cell still needs: for its missing seeds and, if it is not tuned yet, for its tuning."""
     rounds, missing = _rounds(spec), len(set(seeds) - set(result.runs))
     tune = spec.get("tune") if missing and result.tuned is None else None
     searches = missing if tune and tune.get("each") else 1

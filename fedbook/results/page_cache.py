@@ -1,4 +1,4 @@
-"""Stored training runs of chapters, so that building a page does not repeat searches over learning rates."""
+"""Stored training runs of chapters, so that building a page does not repeat the tuning of learning rates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .batch import results
 class Runs:
     """A cache of the results of a page's functions, by their arguments: stored results are read, others computed.
 
-    Calls may depend on the results of earlier ones, as a comparison depends on the learning rates that a search chose:
+    Calls may depend on the results of earlier ones, as a comparison depends on the learning rates that tuning chose:
 
         runs = Runs("08_runs", profile, plan, again=again)
 

@@ -87,7 +87,7 @@ def alike(a: list[float], b: list[float]) -> bool:
 
 
 def same_choice(spec: Mapping[str, Any], tuned: Mapping[str, Any]) -> bool:
-    """Whether today's search, given the stored scores, makes the same trials and chooses the same setting."""
+    """Whether today's tuning, given the stored scores, makes the same trials and chooses the same setting."""
     scores = iter([value for trial in tuned["tried"] for value in trial["values"]])
     try:
         again = choose(spec, lambda chosen, seed, name: {"final": next(scores)})

@@ -303,7 +303,7 @@ def by_client(
 
 
 def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", root: Path | None = None) -> Any:
-    """Validation accuracy against the learning rate in the short runs of the search, one line per row, at the best
+    """Validation accuracy against the learning rate in the short tuning runs, one line per row, at the best
     value of the method's own parameter.  A cross at the bottom marks a rate at which all runs diverged.  None if a row
     is not tuned yet."""
     table = get(name)
@@ -336,7 +336,7 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
     return widgets.show(
         figure,
         numbers,
-        caption=f"Which rate suits which row: short runs of the search ({profile}). A cross: all runs diverged.",
+        caption=f"Which rate suits which row: short tuning runs ({profile}). A cross: all runs diverged.",
     )
 
 

@@ -197,18 +197,18 @@ def _versions(versions: Mapping[str, str]) -> str:
 # benchmark -> the columns of its table: a key of a case, or a function of the case
 COLUMNS: dict[str, dict[str, str | Callable[[Mapping[str, Any]], Any]]] = {
     "peers": {
-        "model": "model", "runner": "runner", "seconds a round": "seconds_per_round",
+        "model": "model", "runner": "runner", "seconds per round": "seconds_per_round",
         "over the fastest peer": lambda c: _spread(c) if "ratio" in c else "–",
         "accuracy": _percent, "agrees": lambda c: "yes" if c["agrees"] else "NO",
     },
     "flsimulator": {
-        "runner": "runner", "beside training": "beside training", "seconds a round": "seconds_per_round",
+        "runner": "runner", "beside training": "beside training", "seconds per round": "seconds_per_round",
         "over FL-Simulator as it is": lambda c: _spread(c) if c["ratio_min"] < c["ratio_max"] else f"{c['ratio']:.2f}",
         "accuracy": _percent,
     },
     "gpu": {
         "setting": "setting", "way": "way", "method": lambda c: c["method"].partition("(")[0],
-        "seconds a round": "round_seconds", "over a loop": "times_the_loop",
+        "seconds per round": "round_seconds", "over a loop": "times_the_loop",
         "over the bound": lambda c: "–" if _type(c) == "TF32" else c["times_the_bound"],
         "peak, GB": lambda c: c["peak_bytes"] / 1e9,
     },

@@ -116,7 +116,7 @@ def yardstick(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
 
 
 def roof(file: Mapping[str, Any]) -> tuple[float, float]:
-    """The measured peak of float32 products and the bandwidth, in 10⁹ a second; NaN for one that was not measured."""
+    """The measured peak of float32 products and the bandwidth, in 10⁹ per second; NaN for one that was not measured."""
     peaks = file["peaks"]
     return max(peaks[library] for library in ("mkl", "onednn") if library in peaks), peaks.get("bandwidth", math.nan)
 
@@ -171,7 +171,7 @@ def peers(file: Mapping[str, Any]) -> Any:
         colours = [plots.COLOURS[{"fedcore": 0, "loop": 2}.get(c["runner"].split()[0], 1)] for c in cases]
         ax.barh(range(len(cases)), [c["samples_per_second"] / 1e3 for c in cases], 0.7, color=colours)
         ax.set_yticks(range(len(cases)), [c["runner"] for c in cases])
-        ax.set(xlabel="10³ samples a second", title={"mlp": "MLP", "cnn": "CNN"}[model])
+        ax.set(xlabel="10³ samples per second", title={"mlp": "MLP", "cnn": "CNN"}[model])
     return fig
 
 
@@ -210,7 +210,7 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
         caption = "Where a round's time goes. The profiler makes small operators look slower than they are. "
         speeds.insert(0, widgets.show(*time_shares(file), caption=caption + few_channels(file)))
     if file := data["scaling"]:
-        taken = scaling(file, "seconds_per_round", "milliseconds a round", 1e3)
+        taken = scaling(file, "seconds_per_round", "milliseconds per round", 1e3)
         held = scaling(file, "peak_bytes", "peak of memory, MB", 1e-6)
         caption = "Time grows with the cohort and the model, not with clients that stay at home."
         memory += [widgets.show(taken, caption=caption)]

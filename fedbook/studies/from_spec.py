@@ -155,7 +155,7 @@ def build_augment(entry: Any) -> Any:
 
 
 def federation_of(spec: Mapping[str, Any], seed: int, device: str | None) -> Federation:
-    """The federation of a specification; in a search its test set is the validation data."""
+    """The federation of a specification; in tuning its test set is the validation data."""
     fed = build_federation(spec["federation"], seed, device)
     return fed.on_validation() if spec.get("on") == "validation" else fed
 

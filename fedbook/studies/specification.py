@@ -104,7 +104,7 @@ def _search(
     growth: checks.CountFromZero | None = None,
     limits: checks.Mapped | None = None,
 ) -> None:
-    """Check the arguments of a search (`tuning`) by their annotations."""
+    """Check the arguments of tuning (`tuning`) by their annotations."""
     if grid is None and axes is None:
         raise ValueError("a search needs axes or grid; give axes={'run.lr': [0.1, 0.2]}")
     if race is not None and (rounds is not None or axes is None):

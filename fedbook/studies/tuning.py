@@ -1,4 +1,4 @@
-"""Hyperparameter tuning for a cell, by one search procedure for every method.
+"""Hyperparameter tuning for a cell, by one procedure for every method.
 
     "tune": {"axes": {"run.lr": [0.05, 0.1, 0.2], "method.alpha": [0.1, 0.3]}, "seeds": [1000, 1001],
              "rounds": 30, "finalists": 3, "growth": 2, "limits": {"method.alpha": [0, 1]}}
@@ -16,10 +16,10 @@ validation data if the federation has them; of equal scores the first wins, and 
 comes last.  `{"grid": [{"run": {"lr": 0.1}}, ...]}` lists the settings one by one instead.
 
 `{"race": [60, 120, 240, 600], "behind": 8}` replaces `rounds`.  All settings are run for 60 rounds.  Those that diverge
-or are more than 8 points behind the best are dropped, and the others go on from their checkpoints to 120 rounds; then
-the better half (at least `finalists`) goes on to 240, and the better half of these to the end.  There, too, the next
-lower rate joins while the slowest wins, and the axes may grow.  With `{"each": true}` every reporting seed j has a
-search of its own, on the seeds of the search plus 10 j, so that the spread over seeds contains that of the choice.
+or are more than 8 points behind the best are dropped, and the others continue from their checkpoints to 120 rounds;
+then the better half (at least `finalists`) continues to 240, and the better half of these to the end.  There, too, the
+next lower rate joins while the slowest wins, and the axes may grow.  With `{"each": true}` every reporting seed j is
+tuned separately, on the tuning seeds plus 10 j, so that the spread over seeds contains that of the choice.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Study = Callable[[Mapping[str, Any], int, str], Mapping[str, Any]]
 
 
 def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
-    """The result of the search: the best `setting`, all trials (`tried`), and the axes at whose ends it lies (`edges`).
+    """The result of tuning: the best `setting`, all trials (`tried`), and the axes at whose ends it lies (`edges`).
 
     run: `(specification with a setting merged in, seed, name of its checkpoints) -> the result of a study`.
-    Raises ValueError for a search without settings.
+    Raises ValueError for tuning without settings.
     """
     search = Search(spec, run)
     tune = spec["tune"]
@@ -85,7 +85,7 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
 
 
 def planned(tune: Mapping[str, Any], rounds: int) -> int:
-    """The largest number of rounds of a search, if no axis grows, no lower rate joins and not all finalists diverge.
+    """The largest number of rounds of tuning, if no axis grows, no lower rate joins and not all finalists diverge.
 
     rounds: of a full run.
     """
@@ -119,7 +119,7 @@ def stages(tune: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 @dataclass
 class Search:
-    """The trials of a search: `tried` lists `{setting, rounds, score, values}`; rounds is None for full runs."""
+    """The trials of tuning: `tried` lists `{setting, rounds, score, values}`; rounds is None for full runs."""
 
     spec: Mapping[str, Any]
     run: Study
@@ -199,7 +199,7 @@ class Search:
 
 
 def of_seed(spec: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """The specification whose search has the tuning seeds of a reporting seed (`"each"`)."""
+    """The specification with the tuning seeds of a reporting seed (`"each"`)."""
     tune = spec.get("tune", {})
     if not tune.get("each"):
         return spec

@@ -45,8 +45,8 @@ def frame(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None)
 
     Columns: table, row, column, source, mean, sd, n, complete, diverged, difference, source_gap; gap, gap_halfwidth,
     verdict and detectable (the smallest gap that would have been found) of the answer to "is it better than the row
-    `table.against`?", all gaps of the table being one family of `judge.decide`; setting (chosen by the search) and edge
-    (the axes of the search on whose boundary it lies); older (the number of runs older than the code). The verdict is
+    `table.against`?", all gaps of the table being one family of `judge.decide`; setting (chosen by tuning) and edge
+    (the axes of tuning on whose boundary it lies); older (the number of runs older than the code). The verdict is
     empty until both cells are complete, and for numbers that are counted.
     """
     import pandas as pd
@@ -120,7 +120,7 @@ def listing(root: Path) -> Any:
     """Every stored cell of every table and profile, one per line (pandas.DataFrame of texts).
 
     Columns: table, profile, column, row, value (mean ± half its 95 % interval over seeds, and its unit), gap (to the
-    table's reference row, and the answer), chosen (the setting; "at an end" names the axes of the search on whose
+    table's reference row, and the answer), chosen (the setting; "at an end" names the axes of tuning on whose
     boundary it lies), notes (divergences, the result's file). Age depends on today's code, and is left out.
     """
     import pandas as pd
@@ -181,7 +181,7 @@ def progress(frames: Mapping[str, Any]) -> str:
 def compute(root: Path) -> Any:
     """The computing time of the stored results, one line per table and profile (pandas.DataFrame).
 
-    Columns: table, profile, cells, runs, diverged (runs), trials (settings tried by all searches), trials diverged (a
+    Columns: table, profile, cells, runs, diverged (runs), trials (settings tried by all tunings), trials diverged (a
     run of theirs diverged, so that they have no score), cells at an end (a chosen value is the first or last of its
     list), hours (of one process, tuning included), of which tuning.
     """

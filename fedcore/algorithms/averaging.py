@@ -54,7 +54,7 @@ class FedSGD(Method):
 
 @dataclass(frozen=True)
 class FedSMB(Method):
-    """One mini-batch step a round (Nasirigerdeh et al. 2020, federated single mini-batch).
+    """One mini-batch step per round (Nasirigerdeh et al. 2020, federated single mini-batch).
 
     The batch of round t is the t-th batch of the client's shuffled data; an epoch continues over rounds, and each epoch
     shuffles the data anew.  `local_steps` and `local_epochs` are not used.

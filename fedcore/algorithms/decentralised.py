@@ -61,7 +61,7 @@ class Gossip(Method):
 
 @dataclass(frozen=True)
 class DPSGD(Gossip):
-    """Decentralised parallel SGD (Lian et al. 2017): X <- W X - lr G(X), one mini-batch step and one mixing a round.
+    """Decentralised parallel SGD (Lian et al. 2017): X <- W X - lr G(X), one mini-batch step and one mixing per round.
 
     The gradient is taken at the model before mixing.  The batch of round t is the t-th of the client's shuffled data,
     as in FedSMB; `local_steps` and `local_epochs` are not used.

@@ -47,7 +47,7 @@ class Mime(Method):
     """MimeLite with an SVRG correction by the cohort's gradient (Karimireddy et al. 2021).
 
     Phase 1: C = mean_S grad F_i(x), full local gradients.  Phase 2: v = (1 - beta)(g(y) - g(x) + C) + beta s, both
-    g on one mini-batch, s fixed.  s <- (1 - beta) C + beta s.  Two exchanges a round: 3 d down (x, s, C), 2 d up.
+    g on one mini-batch, s fixed.  s <- (1 - beta) C + beta s.  Two exchanges per round: 3 d down (x, s, C), 2 d up.
 
     beta: as MimeLite.  Raises ValueError unless 0 <= beta < 1.
 

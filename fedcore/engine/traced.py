@@ -250,7 +250,7 @@ class _Reading:
             return SequenceFunction(torch.transpose, -2, -1)
         if name in ("view", "reshape"):
             shape = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
-            return nn.Flatten() if len(shape) == 2 else None  # one row a sample, as the trial of a module has found
+            return nn.Flatten() if len(shape) == 2 else None  # one row per sample, as the trial of a module has found
         if name not in LAYERS or any(isinstance(a, fx.Node) for a in (*arguments, *node.kwargs.values())):
             return None
         try:

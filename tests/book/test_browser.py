@@ -591,6 +591,15 @@ def test_a_search_for_a_method_leads_to_its_card_first(browser, built_book):
     assert first == {name: f"book/methods/{name.lower()}.html" for name in SEARCHED}
 
 
+@pytest.mark.parametrize("moved", [("dfedgam", "thm-consensus", "gossip"), ("report", "thm-rule", "difference")])
+def test_an_old_address_leads_to_the_page_that_a_statement_moved_to(browser, built_book, moved):
+    old, label, new = moved
+    tab = browser.new_page()
+    tab.goto((built_book / "book" / f"{old}.html").as_uri() + f"#{label}")
+    tab.wait_for_url(f"**/{new}.html#{label}")
+    assert tab.locator(f"#{label}").count() == 1
+
+
 def test_a_slider_is_out_of_reach_of_scripts_that_fill_inputs_by_name(browser, tmp_path):
     page = tmp_path / "page.html"
     explorer = widgets.explore(lambda q: plots.figure()[0], q=[1, 2, 3, 4, 5, 6], start={"q": 2})

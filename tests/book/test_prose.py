@@ -17,18 +17,13 @@ NO_PROSE = re.compile(r"\$\$.*?\$\$|```.*?```|`[^`]*`|\{[a-z:]+\}`[^`]*`", re.DO
 # Words of our own for what has a standard term: fixed point, local optimum, no significant difference, synthetic, ...
 PRIVATE = re.compile(
     r"place of rest|comes? to rest|\bown optim(?:um|a)\b|not distinguished|distinguished from|told apart|made-up"
-    r"|\bthe search\b|in the place of|\bdearer\b|\bis dear\b|leaves? (?:\w+ )?away\b|looks? whether|goes on falling",
+    r"|\bthe search\b|in the place of|\bdearer\b|\bis dear\b|leaves? (?:\w+ )?away\b|looks? whether|goes on falling"
+    r"|\b(?:\d+|clients|labels|classes|steps?|row|seconds|gradients) a (?:client|round|row|step)\b",
     re.IGNORECASE,
 )
-FILES = [
-    *book.chapters(),
-    *(book.ROOT / "book").glob("*.md"),
-    *map(book.ROOT.joinpath, ("README.md", "USAGE.md", "CONTRIBUTING.md")),
-]
-FILES += [
-    book.ROOT / "fedbook" / part
-    for part in ("documents/captions.csv", "documents/claims.csv", "verdicts/departures.csv")
-]
+FILES = [*book.chapters(), *map(book.ROOT.joinpath, ("README.md", "USAGE.md", "CONTRIBUTING.md"))]
+for words in ("book/*.md", "book/*.csv", "book/methods/*.md", "fedbook/documents/*.csv", "fedbook/verdicts/*.csv"):
+    FILES += book.ROOT.glob(words)
 ORIGINS = ("level", "setting", "printed", "counted", "proved")
 
 

@@ -169,7 +169,7 @@ class Channels(nn.Module):
 
 
 class One(nn.Module):
-    """One number a sample, `[B]`."""
+    """One number per sample, `[B]`."""
 
     def __init__(self):
         super().__init__()

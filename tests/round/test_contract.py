@@ -133,7 +133,7 @@ def test_batches_are_paired_between_methods(monkeypatch):
     centralised = [m for m in METHODS if not m.full_participation]
     for method in (
         m for m in centralised if not isinstance(m, own_work) and m != fc.SCAFFOLD("I")
-    ):  # a gradient a step
+    ):  # one gradient per step
         seen.clear()
         run(method, fed)
         logs.append(list(seen))

@@ -532,7 +532,7 @@ def test_noise_of_the_round_and_generators_of_ones_own_are_not_spoken_of():
 
 @pytest.mark.parametrize(("seconds", "any_bar"), [(0.0, False), (0.05, False), (0.4, True), (5.0, True)])
 def test_a_bar_is_made_after_a_second_and_not_before(fed, monkeypatch, seconds, any_bar):
-    """A clock that moves by so many seconds at each look, of which there is one at the start and two a round."""
+    """A clock that moves by so many seconds at each look, of which there is one at the start and two per round."""
     tqdm, clock = mock.MagicMock(), itertools.count()
     monkeypatch.setattr(progress, "_tqdm", lambda: tqdm)
     monkeypatch.setattr(progress, "somebody_looks", lambda: True)

@@ -232,7 +232,7 @@ def test_thm_literal_scale(option, m):
 
 
 def mean_path(method, fed, m, rounds=8, **work):
-    """E x^t over uniform cohorts: a round is affine in the state, so the mean state needs one average a round."""
+    """E x^t over uniform cohorts: a round is affine in the state, so the mean state needs one average per round."""
     state, path = zero_state(fed), [fed.x0]
     for _ in range(rounds):
         after = [play(method, fed, state, cohort, **work) for cohort in itertools.combinations(range(fed.n), m)]

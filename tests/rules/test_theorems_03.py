@@ -1,4 +1,4 @@
-"""FedUp's theorems as numbers: one test a label, in float64, through the public interface."""
+"""FedUp's theorems as numbers: one test per label, in float64, through the public interface."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def estimates(method, fed, alpha, rounds, **settings):
 
 
 def squared_errors(fed, alpha, target, m, rounds, K=10, lr=0.1):
-    """||estimate - target||^2 along FedAvg's path, one value a round; cohorts and noise of rounds are independent."""
+    """||estimate - target||^2 along FedAvg's path, one value per round; cohorts and noise of rounds are independent."""
     found = estimates(fc.FedUp(0.0), fed, alpha, rounds, lr=lr, local_steps=K, cohort=m)
     return ((found - target) ** 2).sum(1)
 

@@ -1,1 +1,1 @@
-"""What the engine knows of layers: a class a layer (`rule.Rule`), and the table of them (`table.RULES`)."""
+"""What the engine knows of layers: one class per layer (`rule.Rule`), and the table of them (`table.RULES`)."""
