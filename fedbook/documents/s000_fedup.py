@@ -255,14 +255,12 @@ def figure3(profile: str) -> list[Cell]:
             for row, chosen in (("FedAvg", {}), ("FedUp", {"alpha_K": 0.5}))
         ]
     rows = {row: ROWS[row] for row in ("FedAvg", "FedAvg + server momentum", "FedUp")}
-    federation = {"partition": ["ByOwner", {}], "model": ["lstm", {"embedding": 8, "hidden": 32}]}
+    fed = {"partition": ["ByOwner", {}], "model": ["lstm", {"embedding": 8, "hidden": 32}]}
     if profile == "quick":
         run = {"rounds": 60, "cohort": 4, "local_steps": 5, "batch_size": 10, "eval_every": 5}
-        return searched_cells(
-            profile, "synthetic roles", {"source": "roles", **federation}, run, 15, rows, lrs=_TEXT_LRS
-        )
+        return searched_cells(profile, "synthetic roles", {"source": "roles", **fed}, run, 15, rows, lrs=_TEXT_LRS)
     run = {"rounds": 200, "cohort": 10, "local_steps": 10, "batch_size": 10, "eval_every": 50}
-    return searched_cells(profile, "Shakespeare", {"source": "shakespeare", **federation}, run, 20, rows, 5, _TEXT_LRS)
+    return searched_cells(profile, "Shakespeare", {"source": "shakespeare", **fed}, run, 20, rows, 5, _TEXT_LRS)
 
 
 ALL_OF_TEN = "digits, all of 10 clients"
