@@ -302,7 +302,8 @@ def test_list_names_the_data_that_a_table_still_needs_and_that_are_not_here(tmp_
              for name in ("digits", "cifar100", "emnist-letters", "femnist", "tiny-imagenet32")]  # fmt: skip
     monkeypatch.setattr(definitions, "_added", [(tmp_path, table_of(needs))])
     monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
-    (tmp_path / "femnist").mkdir()  # as LEAF leaves it
+    (tmp_path / "femnist" / "train").mkdir(parents=True)  # as LEAF leaves it
+    (tmp_path / "femnist" / "train" / "all_data_0.json").touch()
     (tmp_path / "torchvision" / "cifar-100-python").mkdir(parents=True)
     reproduce.main(["list", "--results", str(tmp_path / "results")])
     assert f"    data not in {tmp_path}: emnist-letters, tiny-imagenet32; put them there" in capsys.readouterr().out
