@@ -95,7 +95,7 @@ def searched_cells(
     """A column of `quick` or `desk`: every method with the protocol's tuning, settings chosen on validation data.
 
     short: rounds of the first tuning runs, or [first, finalists']; None for full runs.  seeds: the number of
-    reporting seeds.  finalists: the number of finalists of the tunings of `desk`; those of `quick` have three.
+    reporting seeds.  finalists: the number of finalists of tuning in `desk`; `quick` has three.
     """
     stages: dict[str, Any] = {"seeds": list(range(1000, 1005))} if profile == "quick" else {"finalists": finalists}
     stages = {name: value for name, value in {"rounds": short, **stages}.items() if value is not None}

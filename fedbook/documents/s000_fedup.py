@@ -150,7 +150,7 @@ def table4(profile: str) -> list[Cell]:
 
 _CENTRAL = ("FedAvg", "FedAvg + server momentum", "FedUp", "SCAFFOLD")
 _RACE = {"race": [60, 120, 240, 600], "behind": 8.0, "finalists": 2}
-# What most of the tunings at q = 0.3 chose: the learning rate, and the method's own parameter.
+# What tuning chose most often at q = 0.3: the learning rate, and the method's own parameter.
 _CHOSEN_CLIPPED = {
     "FedAvg": (0.05, {}), "FedAvg + server momentum": (0.05, {"server_momentum": 0.6}),
     "FedUp": (0.0125, {"alpha_K": 0.75}), "SCAFFOLD": (0.05, {}),

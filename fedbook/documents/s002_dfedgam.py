@@ -32,7 +32,7 @@ LONGER = {
     "desk": {f"FedAvg{EQUAL}": 10, f"SCAFFOLD{EQUAL}": 10},
     "paper": {},
 }
-# row -> learning rate and the method's own parameter, as the tunings of Table 1 at Dir-0.3 chose them (tested)
+# row -> learning rate and the method's own parameter, as tuning chose them for Table 1 at Dir-0.3 (tested)
 CHOSEN: dict[str, dict[str, tuple[float, dict[str, float]]]] = {
     "quick": {
         "D-PSGD": (0.5, {}), "DFedAvg": (0.5, {}), "DFedAvgM": (0.5, {"momentum": 0.6}),

@@ -72,7 +72,7 @@ class Result:
 
     @property
     def searches(self) -> list[Mapping[str, Any]]:
-        """The tunings of the cell: one for all seeds, or with `"each"` one for each seed, in their order."""
+        """The results of tuning: one for all seeds, or with `"each"` one for each seed, in their order."""
         return [self.tuned] if self.tuned else [run["tuned"] for _, run in sorted(self.runs.items()) if "tuned" in run]
 
     def finals(self, seeds: Sequence[int] | None = None) -> list[float]:

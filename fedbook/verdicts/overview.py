@@ -181,7 +181,7 @@ def progress(frames: Mapping[str, Any]) -> str:
 def compute(root: Path) -> Any:
     """The computing time of the stored results, one line per table and profile (pandas.DataFrame).
 
-    Columns: table, profile, cells, runs, diverged (runs), trials (settings tried by all tunings), trials diverged (a
+    Columns: table, profile, cells, runs, diverged (runs), trials (settings tried by tuning), trials diverged (a
     run of theirs diverged, so that they have no score), cells at an end (a chosen value is the first or last of its
     list), hours (of one process, tuning included), of which tuning.
     """
