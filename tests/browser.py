@@ -5,20 +5,18 @@ A page may print no error of ours to the console and may ask nothing of any mach
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+
+from fedbook.pictures import svg
 
 NO_BROWSER = "no Chromium found; install Debian's chromium: apt-get install chromium, or set FEDCORE_CHROMIUM"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -85,52 +83,6 @@ def opened(
         context.close()
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What every frame of one explorer shows, in row-major order of its parameters."""
-
-    names: tuple[str, ...]
-    labels: tuple[tuple[str, ...], ...]
-    frames: tuple[dict[str, Any], ...]  # picture (data URI), alt, numbers [[name, text], ...]
-    start: int
-
-    def index(self, labels: dict[str, str]) -> int:
-        """The frame of a setting, from the labels that stand beside the sliders."""
-        at = 0
-        for name, values in zip(self.names, self.labels, strict=True):
-            at = at * len(values) + values.index(labels[name] if len(values) > 1 else values[0])
-        return at
-
-
-def stored(page: str) -> list[Expected]:
-    """The explorers of a page that show frames, read from its source without running its script."""
-    out = []
-    for start, block in re.findall(
-        r'<figure[^>]* class="fc-picture fc-explorer[^>]*data-frame="(\d+)".*?(<img.*?)</figure>', page, re.S
-    ):
-        data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', block, re.S)[1])
-        if data.get("closed"):
-            continue
-        pictures = json.loads(gzip.decompress(base64.b64decode(data["pictures"].split(",")[1])))
-        frames = tuple(f | {"picture": pictures[f["picture"]][0]} for f in data["frames"])
-        out.append(Expected(tuple(data["names"]), tuple(map(tuple, data["labels"])), frames, int(start)))
-    return out
-
-
-def expected(explorer: Any) -> Expected:
-    """The same from an `Explorer` in Python."""
-    from fedbook.pictures import svg
-
-    uris = [svg.uri(drawn.wide) for drawn in explorer.pictures]
-    frames = tuple(
-        {"picture": uris[f.picture], "alt": f.alt, "numbers": [list(pair) for pair in f.numbers.items()]}
-        for f in explorer.frames
-    )
-    rows = explorer.settings()
-    labels = tuple(tuple(dict.fromkeys(row[name] for row in rows)) for name in explorer.values)
-    return Expected(tuple(explorer.values), labels, frames, explorer.start)
-
-
 def shown(figure: Any) -> dict[str, Any]:
     """What a reader sees of an explorer now: controls, picture, words and numbers."""
     return figure.evaluate(
@@ -155,30 +107,33 @@ def shown(figure: Any) -> dict[str, Any]:
     )
 
 
-def check_shown(figure: Any, expect: Expected) -> int:
+def check_shown(figure: Any, explorer: Any) -> int:
     """Picture, alt text and printed numbers are those of the frame the controls stand on; returns its index."""
-    now = shown(figure)
-    movable = [name for name, values in zip(expect.names, expect.labels, strict=True) if len(values) > 1]
+    now, rows = shown(figure), explorer.settings()
+    labels = {name: list(dict.fromkeys(row[name] for row in rows)) for name in explorer.values}
+    movable = [name for name, values in labels.items() if len(values) > 1]
     assert [control["name"] for control in now["controls"]] == movable, "not every parameter has its control"
+    setting = {name: values[0] for name, values in labels.items()}
     for control in now["controls"]:
-        values = expect.labels[expect.names.index(control["name"])]
-        assert control["max"] == len(values) - 1, f"control {control['name']} has a wrong range"
-        assert control["label"], f"control {control['name']} has no label"
-        value = values[control["value"]]
-        said = {control["spoken"], control["printed"]}
-        assert said == {value}, f"control {control['name']} says another value than {value}: {said}"
-    at = expect.index({control["name"]: control["printed"] for control in now["controls"]})
-    frame = expect.frames[at]
+        name, values = control["name"], labels[control["name"]]
+        assert control["max"] == len(values) - 1, f"control {name} has a wrong range"
+        assert control["label"], f"control {name} has no label"
+        setting[name], said = values[control["value"]], {control["spoken"], control["printed"]}
+        assert said == {setting[name]}, f"control {name} says another value than {setting[name]}: {said}"
+    at = rows.index(setting)
+    frame = explorer.frames[at]
     assert now["frame"] == at, f"the figure says frame {now['frame']}, the controls stand on {at}"
-    assert now["picture"] == frame["picture"], f"the picture is not that of frame {at}"
-    assert now["alt"] == frame["alt"], f"the alt text is not that of frame {at}: {now['alt']}"
-    assert now["numbers"] == frame["numbers"], f"the numbers are not those of frame {at}: {now['numbers']}"
+    picture = svg.uri(explorer.pictures[frame.picture].wide)
+    assert now["picture"] == picture, f"the picture is not that of frame {at}"
+    assert now["alt"] == frame.alt, f"the alt text is not that of frame {at}: {now['alt']}"
+    numbers = [list(pair) for pair in frame.numbers.items()]
+    assert now["numbers"] == numbers, f"the numbers are not those of frame {at}: {now['numbers']}"
     return at
 
 
-def drive(figure: Any, expect: Expected) -> set[int]:
+def drive(figure: Any, explorer: Any) -> set[int]:
     """Move every control by keys or choice, checking after each move; returns the frames that were seen."""
-    seen = {check_shown(figure, expect)}
+    seen = {check_shown(figure, explorer)}
     for slider in figure.get_by_role("slider").all():
         last = int(slider.get_attribute("max"))
         for key, place in (
@@ -190,15 +145,15 @@ def drive(figure: Any, expect: Expected) -> set[int]:
         ):
             slider.press(key)
             assert int(slider.input_value()) == place, f"{key} moved the slider to {slider.input_value()}, not {place}"
-            seen.add(check_shown(figure, expect))
+            seen.add(check_shown(figure, explorer))
     for menu in figure.locator("select").all():
         for place in range(menu.locator("option").count()):
             menu.select_option(index=place)
-            seen.add(check_shown(figure, expect))
+            seen.add(check_shown(figure, explorer))
     for button in figure.locator(".fc-toggle button").all():
         button.press("Enter")
         assert button.get_attribute("aria-pressed") == "true"
-        seen.add(check_shown(figure, expect))
+        seen.add(check_shown(figure, explorer))
     return seen
 
 

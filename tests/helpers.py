@@ -178,3 +178,13 @@ def prose(name: str) -> str:
     if not path.exists():
         return path.with_suffix(".md").read_text(encoding="utf-8")
     return "\n".join(cell.source for cell in book.read(path).cells if cell.cell_type == "markdown")
+
+
+# one method for everything that rules ask of the engine: its own local steps, gradients elsewhere, of all data, along a
+# direction or of the last layers, representations, smaller networks of every kind, and the scores that choose them
+ASKING = [
+    fc.FedAvg(), fc.SCAFFOLD("I"), fc.Mime(0.6), fc.STEM(0.4), fc.FedSAM(0.05), fc.MOON(2.0), fc.FedALA(1, 0.8, 0.5),
+    fc.DFedGAM(fc.Ring(), 0.05, form="gam"), fc.HeteroFL({1: 0.5, 0.5: 0.5}), fc.FjORD({1: 0.5, 0.5: 0.5}),
+    fc.FedRolex(0.5, training="masked"), fc.DepthFL(1.0, alpha=0.2), fc.FedDSE({1: 0.5, 0.5: 0.5}, 1.0),
+    fc.FedGSE(0.5, "SPL", public=1),
+]  # fmt: skip

@@ -36,6 +36,8 @@ NETS = [
     ("preact_resnet18", (3, 9, 9), 10, 11_172_170),
     ("preact_resnet34", (3, 9, 9), 200, 21_377_800),
 ]
+# without those that are another of them with other sizes, or more of the same blocks
+DISTINCT = [n for n in NETS if n[0] not in ("mlp", "cnn", "digit_model", "thesis_cnn", "preact_resnet34")]
 
 
 @lru_cache(2)
@@ -110,13 +112,6 @@ def normed(shape, classes, p: float = 0.0) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(p), nn.Flatten(), nn.Linear(16, classes)
     )
-
-
-class Centred(nn.Module):
-    """A layer of a user's own, for which the engine has no rule."""
-
-    def forward(self, x):
-        return x - x.mean(-1, keepdim=True)
 
 
 class Net(nn.Module):

@@ -6,17 +6,11 @@ import csv
 import gzip
 import itertools
 import json
-import os
 import re
 import shutil
-import subprocess
-import types
-from datetime import UTC, datetime
-from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
-import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -45,17 +39,6 @@ def calls(path, name):
     return [node for node in nodes if name in (getattr(node.func, "attr", None), getattr(node.func, "id", None))]
 
 
-STORED = {"grown", "speed"}  # functions of pictures that look up stored results
-
-
-@each_chapter
-def test_a_picture_to_move_takes_any_value_in_jupyter_unless_it_shows_stored_results(chapter):
-    still = {
-        call.args[0].id for call in calls(chapter, "explore") if "live" not in {word.arg for word in call.keywords}
-    }
-    assert still <= STORED, f"{chapter.stem}: give live= to fc.explore({', '.join(still - STORED)}, ...)"
-
-
 SETUP = "from fedbook import pages\npages.parameters(profile=profile, seed=seed)"
 RECORD = "import json, os\njson.dump({'seed': seed}, open(os.environ['FEDCORE_RECORD'], 'w'))"
 
@@ -77,40 +60,13 @@ def a_chapter(folder, *sources, name="small", setup="pass", ending=RECORD):
 # ---- the built pages
 
 
-class Elements(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.found = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-
-
 def built_pages(html):
     return {page: (html / f"{page}.html").read_text(encoding="utf-8") for page in book.pages(ROOT)}
-
-
-def requests_of(text):
-    """What a browser loads by itself when it opens a page: not links, which a reader follows or does not."""
-    for tag, attrs in Elements(text).found:
-        loads = tag in ("script", "img", "iframe", "source", "video", "audio", "embed", "object", "image")
-        if tag == "link":
-            loads = (attrs.get("rel") or "") in ("stylesheet", "icon", "shortcut icon", "preload", "modulepreload")
-        yield from (attrs[name] or "" for name in ("src", "href", "data", "srcset") if loads and name in attrs)
-    yield from re.findall(
-        r"(?:url\(|@import)\s*['\"]?([^'\")\s]+)", "".join(re.findall(r"<style.*?</style>", text, re.S))
-    )
-
-
-def outside(addresses):
-    return [address for address in addresses if re.match(r"\s*(https?:)?//", address)]
 
 
 def test_each_page_of_the_contents_was_built_and_no_other(built_book):
     built = {str(path.relative_to(built_book).with_suffix("")) for path in (built_book / "book").glob("**/*.html")}
     assert built == set(book.pages(ROOT))
-    assert len(built) >= 6
 
 
 def test_opening_the_folder_leads_to_the_landing_page(built_book):
@@ -129,55 +85,6 @@ def test_no_page_weighs_more_than_3_mb_and_half_of_that_on_its_way(built_book):
     assert max(sent.values()) < 1.5, sent
 
 
-def test_no_page_asks_another_machine_for_anything(built_book):
-    for page, text in built_pages(built_book).items():
-        assert not outside(requests_of(text)), page
-    for sheet in (built_book / "_static").glob("**/*.css"):
-        found = re.findall(r"(?:url\(|@import)\s*['\"]?([^'\")\s]+)", sheet.read_text(encoding="utf-8"))
-        assert not outside(found), sheet.name
-
-
-def test_the_request_check_sees_a_foreign_address():
-    loads = '<script src="https://x.y/a.js">', '<img src="//x.y/a.png">', '<link rel="stylesheet" href="http://x.y">'
-    for tag in (*loads, "<style>a{b:url(https://x.y)}</style>"):
-        assert outside(requests_of(f"<html>{tag}</html>"))
-
-
-def test_mathjax_is_in_the_build(built_book):
-    (script,) = {s for s in requests_of(built_pages(built_book)["book/index"]) if "mathjax" in s.lower()}
-    assert (built_book / "book" / script).resolve().is_file()
-
-
-def torn(text):
-    """Formulas that end before their environment does, and pieces of formulas among the words."""
-    formulas = re.findall(
-        r'<(?:div|span) class="[^"]*\bmath\b[^>]*>(?:\s*<span class="eqno">.*?</span>)?(.*?)</', text, re.S
-    )
-    yield from (f for f in formulas if f.count(r"\begin{") != f.count(r"\end{"))
-    yield from re.findall(r"<p>[^<]*\\(?:begin|end|frac|leftarrow)\b[^<]*</p>", text)
-
-
-def test_no_formula_of_a_page_is_torn(built_book):
-    found = {page: list(torn(text)) for page, text in built_pages(built_book).items()}
-    assert not {page: each for page, each in found.items() if each}
-
-
-def test_a_torn_formula_would_be_noticed():
-    whole = (
-        r'<div class="math notranslate"><span class="eqno">(1)</span>\[\begin{aligned}a\end{aligned}\]</div><p>text</p>'
-    )
-    assert not list(torn(whole))
-    cut = r'<div class="math notranslate"><span class="eqno">(1)</span>\[\begin{aligned}\]</div>'
-    assert list(torn(cut)) == [r"\[\begin{aligned}\]"]
-    assert list(torn(r"<p>u &amp;= x \end{aligned}</p>")) == [r"<p>u &amp;= x \end{aligned}</p>"]
-
-
-def test_each_picture_of_each_page_has_a_text_alternative(built_book):
-    for page, text in built_pages(built_book).items():
-        for tag, attrs in Elements(text).found:
-            assert tag != "img" or (attrs.get("alt") or "").strip(), f"{page}: {str(attrs)[:120]}"
-
-
 @each_chapter
 def test_a_chapter_can_be_downloaded_and_names_no_address_that_nobody_gave(built_book, chapter):
     text = built_pages(built_book)[f"book/{chapter.stem}"]
@@ -188,70 +95,44 @@ def test_a_chapter_can_be_downloaded_and_names_no_address_that_nobody_gave(built
 
 @pytest.fixture(scope="module")
 def small_book(tmp_path_factory):
-    """A book of two pages in the look of this one, at an address: its folder of HTML."""
+    """A book of two pages with a broken reference, at an address: its folder of HTML, and what the build said."""
     root = tmp_path_factory.mktemp("small")
-    skeleton(root)
-    (root / "book" / "index.md").write_text("# Title\n\nSome forty letters of a first paragraph, at least.\n", "utf-8")
+    for name in ("_config.yml", "fedbook/documents/references.bib", "tools/sphinx_fedcore.py", "book/quizzes.csv"):
+        (root / name).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(ROOT / name, root / name)
+    shutil.copytree(ROOT / "book" / "assets", root / "book" / "assets")
     (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n- file: book/chapter\n")
+    words = "Some forty letters of a first paragraph, at least.\n\n{{ report }} See {eq}`nowhere`."
+    (root / "book" / "index.md").write_text(f"# Title\n\n{words}\n", "utf-8")
     nbformat.write(new_notebook(cells=[new_markdown_cell("# One")]), root / "book" / "chapter.ipynb")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BOOK_URL", "https://x.example/book/")
         patch.setenv("BOOK_REPOSITORY", "https://github.com/me/book")
-        return book.render(root / "out" / "html", root=root).parent
+        with pytest.raises(book.ChapterFailed) as failure:
+            book.render(root / "out" / "html", root=root)
+    assert not (root / "out" / "html").exists()
+    return root / "out" / "html-stage" / "_build" / "html", str(failure.value)
+
+
+def test_a_broken_reference_turns_the_build_red(small_book):
+    assert "nowhere" in small_book[1]
 
 
 def test_a_book_with_an_address_has_launch_buttons_a_site_map_and_what_other_sites_show(small_book):
-    text = (small_book / "book" / "index.html").read_text("utf-8")
-    assert "https://github.com/me/book" in text
-    chapter = (small_book / "book" / "chapter.html").read_text("utf-8")
+    html, _ = small_book
+    text, chapter = ((html / "book" / f"{name}.html").read_text("utf-8") for name in ("index", "chapter"))
+    assert 'href="https://github.com/me/book/issues">Open an issue</a>' in text
+    assert re.search(r"2025, version \d+\.\d+\.\d+", text)
     assert "https://colab.research.google.com/github/me/book/blob/launch/book/chapter.ipynb" in chapter
     assert "https://mybinder.org/v2/gh/me/book/launch?" in chapter
-    assert "<loc>https://x.example/book/book/index.html</loc>" in (small_book / "sitemap.xml").read_text("utf-8")
-    shown = {attrs.get("property"): attrs.get("content") for tag, attrs in Elements(text).found if tag == "meta"}
+    assert "<loc>https://x.example/book/book/index.html</loc>" in (html / "sitemap.xml").read_text("utf-8")
+    shown = dict(re.findall(r'<meta property="(og:\w+)" content="([^"]*)"', text))
     assert shown["og:description"] == "Some forty letters of a first paragraph, at least."
     assert shown["og:url"] == "https://x.example/book/book/index.html"
     card = shown["og:image"].removeprefix("https://x.example/book/")
-    assert (small_book / card).read_bytes()[:4] == b"\x89PNG"
-    (icon,) = {attrs["href"] for tag, attrs in Elements(text).found if tag == "link" and "icon" in attrs.get("rel", "")}
-    assert (small_book / "book" / icon).resolve().is_file()
-
-
-def test_a_link_to_a_term_a_theorem_an_equation_or_a_work_carries_its_text_and_others_do_not():
-    targets = {
-        "term-a": '<dt id="term-a">a<a class="headerlink">#</a></dt><dd><p>A <a href="x">word</a>.</p></dd>',
-        "thm-b": '<div class="proof theorem" id="thm-b"><div><p id="c">Let <i>it</i> be.</p></div></div><div>No.</div>',
-        "equation-d": '<div class="math notranslate" id="equation-d"><span class="eqno">(1)</span>x</div>',
-        "id9": '<div class="citation" id="id9" role="doc-biblioentry"><p>Who.</p></div>',
-        "section": '<section id="section"><p>Much.</p></section>',
-    }  # fmt: skip
-    links = "".join(f'<a class="reference internal" href="../b.html#{name}">x</a>' for name in targets)
-    pages = {"book/m/a.html": f"<body>{links * 2}</body>", "book/b.html": "".join(targets.values())}
-    found = re.findall(
-        r'<template data-for="../b.html#(.*?)">(.*?)</template>', sphinx_fedcore.with_tips("book/m/a.html", pages)
-    )
-    assert dict(found) == {
-        "term-a": "<div><p>A word.</p></div>",
-        "thm-b": '<div class="proof theorem"><div><p>Let <i>it</i> be.</p></div></div>',
-        "equation-d": '<div class="math notranslate"><span class="eqno">(1)</span>x</div>',
-        "id9": '<div class="citation"><p>Who.</p></div>',
-    }
-    assert len(found) == 4  # once for two links
-
-
-def test_the_footer_says_version_and_day_of_the_commit_and_errors_have_an_address_only_with_a_repository(monkeypatch):
-    def configured():
-        config = types.SimpleNamespace(copyright="2025", html_theme_options={})
-        sphinx_fedcore.addresses(None, config)
-        return config
-
-    monkeypatch.delenv("BOOK_REPOSITORY", raising=False)
-    assert re.fullmatch(r"2025, version \d+\.\d+\.\d+( of \d{4}-\d\d-\d\d)?", configured().copyright)
-    assert configured().copyright == configured().copyright
-    assert "http" not in configured().myst_substitutions["report"]
-    monkeypatch.setenv("BOOK_REPOSITORY", "https://github.com/me/book")
-    assert "https://github.com/me/book/issues" in configured().myst_substitutions["report"]
-    monkeypatch.setenv("PATH", "")  # no git
-    assert " of " not in configured().copyright
+    assert (html / card).read_bytes()[:4] == b"\x89PNG"
+    icon = re.search(r'<link rel="icon" href="([^"]*)"', text)[1]
+    assert (html / "book" / icon).resolve().is_file()
 
 
 def test_figures_are_numbered_before_their_captions_with_an_anchor_each():
@@ -264,39 +145,7 @@ def test_figures_are_numbered_before_their_captions_with_an_anchor_each():
     assert sphinx_fedcore.numbered("no picture", "3") == "no picture"
 
 
-def skeleton(root):
-    """What a book needs beside its pages."""
-    for name in ("_config.yml", "fedbook/documents/references.bib", "tools/sphinx_fedcore.py", "book/quizzes.csv"):
-        (root / name).parent.mkdir(exist_ok=True, parents=True)
-        shutil.copy(ROOT / name, root / name)
-    shutil.copytree(ROOT / "book" / "assets", root / "book" / "assets")
-    (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\n")
-
-
-def test_a_broken_reference_turns_the_build_red(tmp_path):
-    skeleton(tmp_path)
-    (tmp_path / "book" / "index.md").write_text("# Title\n\nSee {eq}`nowhere`.\n")
-    with pytest.raises(book.ChapterFailed, match="nowhere"):
-        book.render(tmp_path / "out" / "html", root=tmp_path)
-
-
-def test_every_test_of_built_pages_is_run_by_make_book():
-    """`make test` leaves out what is marked `built`, which is what asks for the fixture of the built pages."""
-    files = (ROOT / "tests").rglob("test_*.py")
-    asking = {path.relative_to(ROOT).as_posix() for path in files if "built_book" in path.read_text("utf-8")}
-    recipe = (ROOT / "Makefile").read_text("utf-8").split("\nbook: env\n")[1].split("\n\n")[0]
-    assert "-m built" in recipe
-    assert asking == set(re.findall(r"tests/\S+", recipe))
-
-
 # ---- the stored chapters
-
-
-def test_the_book_has_its_chapters():
-    """A chapter's number is its place in _toc.yml, so that its file's name, and its address, outlive a new order."""
-    assert not [path.stem for path in CHAPTERS if any(c.isdigit() for c in path.stem)]
-    assert {path.stem for path in CHAPTERS} == {path.stem for path in (ROOT / "book").glob("*.ipynb")}
-    assert len(CHAPTERS) >= 3
 
 
 @each_chapter
@@ -343,20 +192,7 @@ def paths(text: str) -> list[str]:
     return re.findall(r"(?<![\w.<])/(?:[\w.-]+/)+[\w.-]+", text)
 
 
-@pytest.mark.parametrize("message", ["in {}", "line\n{}", 'File "{}"', "file://{}"])
-@pytest.mark.parametrize("folder", ["home", "Users", "srv", "root", "anything"])
-def test_a_path_of_a_machine_would_be_noticed(message, folder):
-    assert paths(json.dumps(message.format("/" + folder + "/someone/file.py")))
-    assert not paths(json.dumps("half, 1/2 and m/n; </b></td> https://doi.org/10.1/x.y/z text/html ../shared/x"))
-
-
 # ---- theorems and notation
-
-PROVED = r"\{prf:(?:theorem|proposition|lemma|corollary)\}.*?:label:\s*(\S+)"
-
-
-def labels(text):
-    return re.findall(PROVED, text, re.DOTALL)
 
 
 def test_each_theorem_of_a_chapter_has_a_test_of_its_name():
@@ -364,32 +200,23 @@ def test_each_theorem_of_a_chapter_has_a_test_of_its_name():
     texts = [cell.source for chapter in CHAPTERS for cell in read(chapter).cells if cell.cell_type == "markdown"]
     texts += [path.read_text(encoding="utf-8") for path in (ROOT / "book").glob("*.md")]
     for text in texts:
-        starts = len(re.findall(r"\{prf:(?:theorem|proposition|lemma|corollary)\}", text))
-        assert starts == len(labels(text)), f"a theorem without a label in: {text[:200]}"
-        for label in labels(text):
-            assert f"def test_{label.replace('-', '_')}(" in tests, f"no test for {label}"
-
-
-def test_theorem_labels_are_found_in_both_spellings():
-    text = "```{prf:theorem} Name\n:label: thm-a\nx\n```\n\n:::{prf:lemma}\n:class: y\n:label: thm-b\n:::"
-    assert labels(text) == ["thm-a", "thm-b"]
+        starts = re.split(r"\{prf:(?:theorem|proposition|lemma|corollary)\}", text)[1:]
+        labels = [re.search(r":label:\s*(\S+)", start) for start in starts]
+        assert all(labels), f"a theorem without a label in: {text[:200]}"
+        for label in labels:
+            assert f"def test_{label[1].replace('-', '_')}(" in tests, f"no test for {label[1]}"
 
 
 def test_each_name_of_the_notation_table_exists_in_the_packages():
     known = set()
     for path in (*ROOT.glob("fedcore/**/*.py"), *ROOT.glob("fedbook/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            known |= {
-                getattr(node, field)
-                for field in ("arg", "attr", "id", "name")
-                if isinstance(getattr(node, field, None), str)
-            }
-            known |= {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+            known |= {str(getattr(node, field, "")) for field in ("arg", "attr", "id", "name", "value")}
     rows = list(csv.DictReader((ROOT / "book" / "notation.csv").open(encoding="utf-8", newline="")))
     assert len({row["symbol"] for row in rows}) == len(rows) > 15
-    names = [name for row in rows for name in re.findall(r"`(\w+)`", row["name in code"])]
+    names = {name for row in rows for name in re.findall(r"`(\w+)`", row["name in code"])}
     assert names
-    assert not set(names) - known
+    assert not names - known
 
 
 # ---- running chapters
@@ -408,13 +235,11 @@ def test_a_misspelt_parameter_is_refused_before_anything_runs(tmp_path):
     assert not (tmp_path / "out.ipynb").exists()
 
 
-def test_a_misspelt_parameter_fails_in_a_plain_papermill_call_too(tmp_path, monkeypatch):
-    import papermill
-
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    chapter, out = str(a_chapter(tmp_path, setup=SETUP)), str(tmp_path / "out.ipynb")
-    with pytest.raises(papermill.PapermillExecutionError, match="unknown parameter 'sede'"):
-        papermill.execute_notebook(chapter, out, {"sede": 1}, kernel_name="python3", progress_bar=False)
+@pytest.mark.parametrize("kernels", ["a fork"], indirect=True)
+def test_a_misspelt_parameter_that_papermill_injects_fails_in_the_chapter_too(tmp_path, monkeypatch, kernels):
+    monkeypatch.setattr(book, "defaults", lambda source: ["sede"])
+    with pytest.raises(book.ChapterFailed, match="unknown parameter 'sede'; this chapter takes: profile, seed"):
+        book.run_chapter(a_chapter(tmp_path, setup=SETUP), {"sede": 1}, output=tmp_path / "out.ipynb", env=kernels)
 
 
 def test_a_chapter_runs_with_its_parameters_here_without_live_widgets_and_hands_back_its_record(tmp_path, kernels):
@@ -437,11 +262,12 @@ def test_a_chapter_runs_with_its_parameters_here_without_live_widgets_and_hands_
     [
         ("1 / 0", 60, r"small.ipynb, cell \[3\]: ZeroDivisionError"),
         ("import os\nos._exit(9)", 60, "DeadKernelError"),
-        ("import time\ntime.sleep(60)", 3, "CellTimeoutError"),
+        ("import time\ntime.sleep(60)", 2, "CellTimeoutError"),
         ("seed", 60, "no record was written"),
     ],
     ids=["a raising cell", "a killed kernel", "a cell that takes too long", "no record"],
 )
+@pytest.mark.parametrize("kernels", ["a fork"], indirect=True)
 def test_a_run_fails_on(ending, timeout, message, tmp_path, kernels):
     (tmp_path / "out.json").write_text('{"seed": 0}')  # an old record is not taken for a new one
     chapter = a_chapter(tmp_path, ending=ending)
@@ -449,19 +275,20 @@ def test_a_run_fails_on(ending, timeout, message, tmp_path, kernels):
         book.run_chapter(chapter, output=tmp_path / "out.ipynb", timeout=timeout, env=kernels)
 
 
-def test_one_broken_chapter_fails_the_book_and_the_others_still_run(tmp_path, capsys):
+def test_one_broken_chapter_fails_a_refresh_the_others_still_run_and_nothing_is_written(tmp_path, capsys):
     here = Path.cwd()
-    bad = a_chapter(tmp_path, "oops", name="tested_bad")
-    good = a_chapter(tmp_path, "import time\ntime.sleep(1)", name="tested_good")
+    chapters = [a_chapter(tmp_path, "oops", name="tested_bad"), a_chapter(tmp_path, "print(1)", name="tested_good")]
+    before = [chapter.read_bytes() for chapter in chapters]
     with pytest.raises(book.ChapterFailed, match="NameError"):
-        book.run_all([bad, good])
+        book.refresh(chapters)
     shown = capsys.readouterr().out
     assert re.search(r"tested_bad +FAILED", shown)
     assert re.search(r"tested_good +\d+\.\d s", shown)
+    assert [chapter.read_bytes() for chapter in chapters] == before
     assert Path.cwd() == here, "running chapters moved this process to another folder"
 
 
-@pytest.mark.parametrize("line", ["rate = 2 * 3", "import os", "a = b = 1", "x: int"])
+@pytest.mark.parametrize("line", ["rate = 2 * 3", "import os"])
 def test_a_parameters_cell_holds_literals_only(line, tmp_path):
     notebook = new_notebook(cells=[new_code_cell(f"seed = 0\n{line}", metadata={"tags": ["parameters"]})])
     nbformat.write(notebook, tmp_path / "x.ipynb")
@@ -518,41 +345,47 @@ def test_normalising_refuses(change, message):
         book.normalise(notebook)
 
 
-def test_refreshing_twice_gives_the_same_bytes_though_times_differ(tmp_path):
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """A stored chapter, and what writes it and has each run of it show other outputs."""
+    path = a_chapter(tmp_path, "a box", "a sum", "a line", name="tested_refresh")
+
+    def shows(*pages):
+        notebook = read(path)
+        for count, (cell, page) in enumerate(zip(notebook.cells, ("", "", *pages, ""), strict=True), 1):
+            cell.update(execution_count=count, outputs=[new_output("display_data", {"text/html": page})])
+        runs = {path: book.Run(book.normalise(notebook), {}, 1.0)}
+        monkeypatch.setattr(book, "run_all", lambda sources, **_: runs)
+        return runs
+
+    return path, shows
+
+
+def test_a_refresh_changes_no_byte_where_times_alone_differ_and_stores_other_outputs(stored):
+    path, shows = stored
     box = pages.claims([pages.Claim("A", "b", "c", "holds")], seeds=1, seconds=12.5).html
     assert box.count("12.5 s") == 1
-    slow = f"import time\nfrom IPython.display import HTML\nHTML({box!r}.replace('12.5 s', f'{{time.time():.1f}} s'))"
-    chapter = a_chapter(tmp_path, slow, "print(sum(range(10)))", name="tested_refresh")
-    book.refresh([chapter])
-    first = chapter.read_bytes()
+    shows(box, "45", "")
+    book.refresh([path])
+    first = path.read_bytes()
     assert b"fc-machine" in first
-    assert read(chapter).cells[3].outputs[0].text == "45\n"
-    book.refresh([chapter])
-    assert chapter.read_bytes() == first
-    changed = first.replace(b"range(10)", b"range(11)")
-    chapter.write_bytes(changed)
-    book.refresh([chapter])
-    assert read(chapter).cells[3].outputs[0].text == "55\n"
+    shows(box.replace("12.5 s", "99.9 s"), "45", "")
+    book.refresh([path])
+    assert path.read_bytes() == first
+    shows(box, "55", "")
+    book.refresh([path])
+    assert path.read_bytes() == first.replace(b'"45"', b'"55"')
 
 
-def test_a_refresh_updates_a_remark_on_todays_code_which_a_build_does_not_compare(tmp_path):
-    line = pages.setting(stored_cells=3, today="7 are older than the code").html.replace("7", "{3 + 4}")
-    chapter = a_chapter(tmp_path, f"from IPython.display import HTML\nHTML(f{line!r})", name="tested_remark")
-    book.refresh([chapter])
-    fresh = chapter.read_bytes()
-    assert fresh.count(b"7 are older") == 1
-    chapter.write_bytes(fresh.replace(b"7 are older", b"9 are older"))
-    assert book.unlike_stored(book.run_all([chapter])) == []
-    book.refresh([chapter])
-    assert chapter.read_bytes() == fresh
-
-
-def test_a_failing_refresh_writes_nothing(tmp_path):
-    chapter = a_chapter(tmp_path, "oops", name="tested_failure")
-    before = chapter.read_bytes()
-    with pytest.raises(book.ChapterFailed, match="NameError"):
-        book.refresh([chapter])
-    assert chapter.read_bytes() == before
+def test_a_refresh_updates_a_remark_on_todays_code_which_a_build_does_not_compare(stored):
+    path, shows = stored
+    line = pages.setting(stored_cells=3, today="7 are older than the code").html
+    shows("", "", line.replace("7", "9"))
+    book.refresh([path])
+    fresh = shows("", "", line)
+    assert book.unlike_stored(fresh) == []
+    book.refresh([path])
+    assert path.read_bytes().count(b"7 are older") == 1
 
 
 @pytest.mark.parametrize(
@@ -561,10 +394,8 @@ def test_a_failing_refresh_writes_nothing(tmp_path):
         ('<p class="fc-machine">12.1 s on A, 1 thread; torch 2.15</p>', True),
         ('<p class="fc-how">digits <span class="fc-machine">· 3.4 s</span></p>', True),
         ("took 12.3 s", True),
-        ("950 ms", True),
         ("accuracy 95.2 ± 0.9 (n=3)", False),
         ("K = 5 steps, 3 seeds", False),
-        ("x = 0.5", False),
     ],
 )
 def test_only_times_and_hardware_are_hidden_from_comparison(text, hidden):
@@ -580,56 +411,34 @@ def test_two_chapters_a_day_come_round_to_all_but_the_engines_which_nbval_compar
     assert all(len(set(turn)) == 2 and turn != after for turn, after in itertools.pairwise(turns))
 
 
-def test_the_turn_is_the_day_of_the_commit_and_outside_of_a_repository_today(tmp_path):
-    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%cd", "--date=format-local:%Y-%m-%d"]
-    made = subprocess.run(command, env={**os.environ, "TZ": "UTC"}, capture_output=True, text=True, check=False).stdout
-    today = datetime.now(UTC).date().isoformat()
-    assert str(np.datetime64(book.day(), "D")) == (made.strip() or today)
-    assert str(np.datetime64(book.day(tmp_path), "D")) == today
-
-
-def test_nbval_reads_every_rule_of_the_sanitiser():
-    from nbval.plugin import get_sanitize_patterns
-
-    text = (ROOT / "tests" / "nbval_sanitize.cfg").read_text(encoding="utf-8")
-    patterns = dict(get_sanitize_patterns(text))
-    assert len(patterns) == text.count("\nregex: ") == text.count("\nreplace: ") >= 6
-    page = '<img src="data:image/svg+xml,%3Csvg%20d=%22M1.52%203%22" alt="a curve that ends at 0.95">'
-    for pattern, replacement in patterns.items():
-        page = re.sub(pattern, replacement, page)
-    assert page == '<img src="PICTURE" alt="a curve that ends at 0.95">'
-
-
 def test_a_check_runs_on_another_instruction_set_and_names_the_cell_that_differs(tmp_path, monkeypatch):
     other = "import os\nother = 'ATEN_CPU_CAPABILITY' in os.environ"
     same, wrong = "print(0.12345 + 1e-5 * other)", "print(f'accuracy {61.6 + 3 * other:.1f}')"
-    chapters = [
-        a_chapter(tmp_path, other, same, name="tested_same"),
-        a_chapter(tmp_path, other, same, wrong, name="tested_other"),
-    ]
-    book.refresh(chapters)
+    chapter = a_chapter(tmp_path, other, same, wrong, name="tested_other")
+    book.refresh([chapter])
     monkeypatch.setattr(chapter_runs, "records", lambda jobs, env: [env for _ in jobs])
     monkeypatch.setattr(expect, "deviations", lambda name, env: [] if env == book.ISAS["default"] else ["no"])
-    book.check(chapters[:1], "default")
     with pytest.raises(book.ChapterFailed) as failure:
-        book.check(chapters, "default")
+        book.check([chapter], "default")
     assert str(failure.value).splitlines() == [
         "on instruction set 'default':",
         "tested_other, cell 4: text: 61.6 became 64.6, after 'accuracy'",
     ]
 
 
-def test_a_build_whose_chapters_show_what_is_not_stored_turns_red_with_the_book_ready(tmp_path, monkeypatch, capsys):
-    chapter = a_chapter(tmp_path, "print(f'accuracy {61.6:.1f}')", name="tested_stale")
-    book.refresh([chapter])
-    monkeypatch.setattr(book, "chapters", lambda: [chapter])
+def test_a_build_whose_chapters_show_what_is_not_stored_turns_red_with_the_book_ready(stored, monkeypatch, capsys):
+    path, shows = stored
+    monkeypatch.setattr(book, "chapters", lambda: [path])
     monkeypatch.setattr(book, "render", lambda target, executed: target)
+    monkeypatch.setattr(book, "age", lambda: "")
+    shows("", "accuracy 61.6", "")
+    book.refresh([path])
     book.main(["build"])
-    chapter.write_text(chapter.read_text().replace("accuracy 61.6\\n", "accuracy 64.6\\n"))
+    shows("", "accuracy 64.6", "")
     with pytest.raises(SystemExit, match="1"):
         book.main(["build"])
     shown = capsys.readouterr()
-    assert "tested_stale, cell 2: text: 64.6 became 61.6, after 'accuracy'" in shown.err
+    assert "tested_refresh, cell 3: text/html: 61.6 became 64.6, after 'accuracy'" in shown.err
     assert shown.out.count("the book is ready") == 2
 
 

@@ -62,35 +62,3 @@ def test_a_signature_shows_types_without_their_ranges():
         sphinx_fedcore.unannotated("(x: ~torch.Annotated[~torch.dtype, Kind(test=<lambda>)] = 1)")
         == "(x: ~torch.dtype = 1)"
     )
-
-
-def test_markup_that_screen_readers_take_wrongly_is_mended():
-    long = '<dt>f(<dl>\n<dd><em class="sig-param">n</em>, </dd>\n</dl>)</dt><dd><dl><dt>a</dt><dd>b</dd></dl></dd>'
-    assert sphinx_fedcore.readable("<tr><th></th><th>a</th></tr>") == "<tr><td></td><th>a</th></tr>"
-    mended = sphinx_fedcore.readable(long + '<summary aria-label="Toggle hidden content">The code</summary>')
-    assert '<span class="fc-parameter"><em class="sig-param">n</em>, </span>' in mended
-    assert mended.endswith("<dd><dl><dt>a</dt><dd>b</dd></dl></dd><summary>The code</summary>")
-
-
-def test_the_picture_of_the_map_says_where_each_method_differs_from_fedavg(written):
-    rows = cards.rows((cards.ROOT / "book" / "map.md").read_text("utf-8"))
-    differ = {name: cards.differs(rows[name], rows["FedAvg"]) for name in map(cards.title, fc.ALL)}
-    assert differ["FedAvg"] == (False,) * 4
-    assert differ["FedProx"] == (False, True, False, False)
-    assert differ["FedNova"] == (False, False, True, False)
-    assert differ["SCAFFOLD"] == (True,) * 4
-    text = written[cards.ROOT / "book" / "map.html"]
-    for kind in fc.ALL:
-        assert text.count(f'href="methods/{cards.page(kind)}.html"') == 1
-
-
-def test_runs_that_diverged_are_counted_and_in_no_mean():
-    line = {"finals": {"q=0.1": [50.0, 52.0], "q=0.3": [60.0, float("nan")], "q=0.6": [70.0, 70.0]}}
-    assert cards._measured(line) == "51.0 to 70.0, 2 seeds, runs diverged in 1 of 3 columns"
-    assert cards._measured({"finals": {"q": [float("nan")]}}) == "1 seeds, runs diverged in 1 of 1 columns"
-
-
-def test_a_row_of_a_table_belongs_to_the_method_with_the_longest_fitting_name():
-    named = {row: cards.trained(row, {}) for row in ("FedAvg + server momentum", "DFedAvgM", "MimeLite", "IID, K=1")}
-    assert list(named.values()) == [fc.FedAvg, fc.DFedAvgM, fc.MimeLite, None]
-    assert cards.trained("all data in one place", {"method": ["Central", {}]}) is fc.Central

@@ -128,14 +128,6 @@ def test_an_address_says_where_the_controls_stand(browser, page):
         assert here == ["2", "0.0257"]
 
 
-def test_a_page_without_scripts_and_the_stored_text_have_the_frames(browser, explorers, page):
-    with opened(browser, page, java_script_enabled=False) as tab:
-        for name, explorer in explorers.items():
-            image = tab.locator(f"figure[data-figure={name}] img")
-            assert image.get_attribute("alt") == explorer.frames[explorer.start].alt
-            assert len(repr(explorer).splitlines()) == 1 + len(explorer.frames)
-
-
 def test_a_formula_that_the_page_does_not_have_is_refused():
     with pytest.raises(ValueError, match=r"closed='bais' is no formula.*use one of bias, learning"):
         widgets.explore(lambda a: plots.figure()[0], a=[1, 2], closed="bais")

@@ -10,8 +10,6 @@ from tools import book
 
 FOLDER = book.ROOT / "book"
 SOURCE = (FOLDER / "glossary.md").read_text(encoding="utf-8")
-MAIN = ("client", "cohort", "round", "local step", "client drift", "label skew", "control variate", "proximal term",
-        "sub-model", "mixing matrix", "validation split", "paired difference")  # fmt: skip
 
 
 def entries() -> dict[tuple[str, ...], str]:
@@ -34,11 +32,6 @@ def links(text: str) -> tuple[list[str], list[str]]:
     return pages, re.findall(r"\{(?:prf:ref|eq|ref)\}`(.*?)`", text)
 
 
-def named(text: str) -> set[str]:
-    """Terms that a text refers to, `shown <term>` by the term."""
-    return {re.sub(r".*<(.*)>", r"\1", name.replace("\n", " ")) for name in re.findall(r"\{term\}`([^`]*)`", text)}
-
-
 def test_there_are_enough_words_in_order_and_each_is_short():
     assert len(TERMS) >= 60
     assert list(TERMS) == sorted(TERMS, key=str.lower)
@@ -58,24 +51,6 @@ def test_a_word_leads_to_a_page_that_says_it(term):
     told = re.sub(r"[\s*]+", " ", told)
     turned = [name.lower().partition(", ") for name in NAMES[term]]
     assert any(f"{rest} {first}".strip() in told for first, _, rest in turned)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_a_word_that_is_referred_to_is_in_the_glossary(page):
-    assert named(PAGES[page]) <= set(NAMES)
-
-
-def test_the_main_words_are_linked_where_chapters_first_use_them():
-    used = [term for page, text in PAGES.items() if page != "glossary" for term in named(text)]
-    assert set(MAIN) <= set(used)
-
-
-def test_a_word_that_is_missing_would_be_seen():
-    assert named("a {term}`client` and {term}`variates <control variate>`, not `term`") == {"client", "control variate"}
-    assert links("{doc}`methods/central`, {doc}`a page <drift>`, {eq}`eq-a`") == (
-        ["methods/central", "drift"],
-        ["eq-a"],
-    )
 
 
 # ---- words in the order of the book
@@ -135,17 +110,3 @@ def test_no_chapter_uses_a_word_that_a_later_one_explains():
 @pytest.mark.parametrize("word", ORDERED)
 def test_a_main_word_is_explained_in_a_chapter(word):
     assert word in where(chapters())
-
-
-def test_a_word_before_its_chapter_would_be_seen():
-    early = {
-        "one": "A **cohort** and {term}`rounds <round>`.",
-        "two": "A **{term}`cohort`** has\n*{term}`rounds <round>`*.",
-    }
-    assert too_early(early) == [
-        "one uses 'cohort', which two explains",
-        "one uses 'round', which two explains",
-    ]
-    assert not too_early(dict(reversed(early.items())))
-    assert not too_early({"one": "**{term}`Cohorts <cohort>`** and a {term}`cohort`"})
-    assert words("**{term}`tuning`**") == ({"hyperparameter tuning"}, set()), "by any of its names"

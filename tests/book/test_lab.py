@@ -18,11 +18,7 @@ from browser import chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = "scaffold.ipynb"
-SHOWN = {  # what is looked for, and a word in it
-    "aside#alg-scaffold": "Algorithm",
-    "aside#thm-scaffold-convergence": "Theorem",
-    "div#eq-scaffold-step": "(1)",
-}
+SHOWN = {"aside#alg-scaffold": "Algorithm", "aside#thm-scaffold-convergence": "Theorem", "div#eq-scaffold-step": "(1)"}
 NOTEBOOKS = {
     "playground.ipynb": ("import fedcore\npg = fedcore.playground()\npg", "pg.lr = 0.3\npg.start"),
     "explorer.ipynb": (
@@ -34,9 +30,7 @@ from fedbook.pictures import plots
 
 
 def power(a, K):
-    if a > 2.9:
-        raise ValueError("a is too large")
-    for _ in range({7: 300, 8: 60_000}.get(K, 0)):  # three seconds, ten minutes
+    for _ in range(60_000 if K == 8 else 0):  # ten minutes
         time.sleep(0.01)
     figure, ax = plots.figure(4, 2)
     ax.plot([0, 1, 2], [a * x**K for x in (0, 1, 2)])
@@ -192,7 +186,7 @@ def test_a_playground_and_the_kernel_hold_one_state_and_without_the_kernel_the_s
 
 
 def test_an_explorer_computes_in_the_kernel_what_no_frame_has_and_without_the_kernel_shows_its_frames(lab):
-    """A value is typed beside a slider of ipywidgets, and the picture, its numbers or the error follow."""
+    """A value is typed beside a slider of ipywidgets, and the picture and its numbers follow."""
     pytest.importorskip("anywidget")
     with opened(lab, "explorer.ipynb") as (tab, run, end):
         run(0)
@@ -206,23 +200,15 @@ def test_an_explorer_computes_in_the_kernel_what_no_frame_has_and_without_the_ke
             field.fill(value)
             field.press("Enter")
 
-        numbers = "document.querySelector('.fc-recomputed .fc-numbers')?.innerText"
         put(0, "1.3")
-        tab.wait_for_function(f"/at 2\\s2.6/.test({numbers})")
+        tab.wait_for_function("/at 2\\s2.6/.test(document.querySelector('.fc-recomputed .fc-numbers')?.innerText)")
         assert "At a 1.3, K 1." in panel.locator("img").get_attribute("alt")
         run(1)
         assert tab.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output").inner_text() == "1.3"
-        put(1, "7")
-        panel.locator("progress").wait_for(state="visible")
-        tab.wait_for_function(f"/at 2\\s166.4/.test({numbers})")
-        panel.locator("progress").wait_for(state="hidden")
         put(1, "8")
         panel.get_by_role("button", name="Cancel").click()
         panel.locator("progress").wait_for(state="hidden")
-        tab.wait_for_function("document.querySelectorAll('.fc-recomputed .widget-readout')[1].innerText === '7'")
-        assert "166.4" in panel.locator(".fc-numbers").inner_text()
-        put(0, "2.95")
-        tab.wait_for_function("/a is too large/.test(document.querySelector('.fc-recomputed pre')?.innerText)")
+        tab.wait_for_function("document.querySelectorAll('.fc-recomputed .widget-readout')[1].innerText === '1'")
 
         end()
         tab.locator(".fc-ready .fc-controls").wait_for()

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -21,45 +20,21 @@ from fedbook.documents import citations
 from fedbook.documents.citations import cite, references
 from fedbook.pages import Claim
 from fedbook.pictures import plots
-from fedcore import show, submodels
-from fedcore.algorithms import listing
+from fedcore import show
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # ---- parameters
 
 
-@pytest.fixture
-def cells(monkeypatch):
-    """A stand-in for the notebook's shell: the test fills in the cells that have run so far."""
-    import IPython
-
-    shell = SimpleNamespace(user_ns={"In": [""]})
-    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
-    return shell.user_ns["In"]
-
-
-def test_a_parameter_that_papermill_injected_under_a_wrong_name_is_refused(cells):
-    cells += ['profile = "quick"\nalpha = 0.1', "# Parameters\nalhpa = 0.2\n"]
-    with pytest.raises(ValueError, match="unknown parameter 'alhpa'; this chapter takes: profile, alpha"):
-        pages.parameters(profile="quick", alpha=0.1)
-
-
-def test_known_parameters_pass_and_a_reader_may_define_anything_and_run_the_check_again(cells):
-    cells += ['profile = "quick"', '# Parameters\nprofile = "paper"\nseed = 3\nmus = [1, 2]\n', "scratch = 3"]
-    for _ in range(2):
-        pages.parameters(profile="paper", seed=3, mus=[1, 2])
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"seed": -1}, "use seed>=0"), ({"seed": True}, "use seed>=0"), ({"seed": "1"}, "use seed>=0"),
+        ({"seed": -1}, "use seed>=0"),
         ({"profile": "fast"}, "profile='fast' is not known; use one of 'quick', 'paper', 'test'"),
         ({"again": "no"}, "again='no'; use True or False"),
         ({"results": "/no/such"}, "results='/no/such' is no folder of results"),
         ({"results": 3}, "results=3 is no folder"),
-        ({"networks": -1}, "networks=-1 is out of range"),
         ({"networks": 1.5}, "networks=1.5 is not an integer"),
     ],
 )  # fmt: skip
@@ -79,7 +54,7 @@ def test_spread_is_the_mean_and_half_its_interval():
     assert pages.spread(values) == f"95.3 ± {(high - low) / 2:.1f} (n=3)"
     assert pages.spread(values, digits=3, count=False) == f"{np.mean(values):.3f} ± {(high - low) / 2:.3f}"
     assert pages.spread([0.5], digits=2) == "0.50 (n=1)"
-    assert pages.spread(torch.tensor(values)) == pages.spread(np.array(values)) == pages.spread(values)
+    assert pages.spread(torch.tensor(values)) == pages.spread(values)
 
 
 def test_what_plus_minus_means_stands_wherever_it_is_shown():
@@ -93,7 +68,7 @@ def test_what_plus_minus_means_stands_wherever_it_is_shown():
     assert "interval" not in pages.table(frame[["what"]], "A table").html
 
 
-@pytest.mark.parametrize("values", [[], [1.0, float("nan")], [float("inf")]])
+@pytest.mark.parametrize("values", [[], [1.0, float("nan")]])
 def test_spread_refuses_what_is_no_measurement(values):
     with pytest.raises(ValueError, match="at least one value, all finite"):
         pages.spread(values)
@@ -104,11 +79,11 @@ def box(**line):
         Claim("S1", "a < b & faster", "95.2 ± 0.9 (n=3)", "holds in part", test="test_it"),
         Claim("S2", "second", "1.0 (n=1)", "does not hold"),
     ]
-    return pages.claims(items, seeds=3, **line)
+    return pages.claims(items, seeds=3, setting="digits, 20 clients", **line)
 
 
 def test_the_claim_box_shows_source_claim_measurement_verdict_test_seeds_and_setting():
-    html = box(seconds=1.25, setting="digits, 20 clients")._repr_html_()
+    html = box(seconds=1.25)._repr_html_()
     for text in ("S1 claims", "a &lt; b &amp; faster", "95.2 ± 0.9 (n=3)", "holds in part", "test_it", "does not hold"):
         assert text in html
     assert "digits, 20 clients; 3 seeds" in html
@@ -125,7 +100,6 @@ def test_hardware_versions_and_seconds_stand_alone_in_the_element_that_compariso
     assert f"torch {torch.__version__}" in line
     assert machine.sub("", fast.html) == machine.sub("", slow.html)
     assert repr(fast) == repr(slow)
-    assert "torch" not in machine.sub("", fast.html)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +109,6 @@ def test_hardware_versions_and_seconds_stand_alone_in_the_element_that_compariso
         (lambda: Claim("S", "c", " ", "holds"), "measured of a claim is empty"),
         (lambda: pages.record(), "record is empty"),
         (lambda: pages.record(x=None), "a record takes numbers, texts, lists and mappings"),
-        (lambda: pages.record(x={1, 2}), "a record takes numbers, texts, lists and mappings"),
     ],
 )
 def test_what_says_nothing_is_refused(make, words):
@@ -150,15 +123,6 @@ def test_a_setting_line_lists_what_is_known_and_keeps_the_seconds_apart():
     assert "2.0 s" in line.html
 
 
-def test_departures_are_numbered_and_complete():
-    listed = pages.departures([("says <x>", "does y", "because"), ("a", "b", "c")])
-    assert listed.html.startswith('<details class="fc-departures')
-    assert "<summary>2 places, " in listed.html
-    assert listed.html.count("<li>") == 2
-    assert "says &lt;x&gt;" in listed.html
-    assert repr(listed).splitlines()[0] == "1. the paper: says <x>"
-
-
 def test_what_is_folded_stands_in_the_page_under_one_line():
     table = pages.table(pd.DataFrame({"a": [1]}), "c")
     shown = pages.folded("More < here", table, pages.Html("<b>x</b>", "x"))
@@ -171,40 +135,27 @@ def test_what_is_folded_stands_in_the_page_under_one_line():
         pages.folded("a", 3)
 
 
-def test_the_lines_of_functions_are_those_of_the_source_without_what_they_say_of_themselves():
-    shown = listing.lines(fc.FedRolex.score, submodels.combine)
-    assert shown.code.startswith("def score(self, r: Round, neurons: Neurons) -> list[Tensor]:\n    return [-(")
-    assert shown.code.endswith("return torch.where(share > 0, x + server_lr * mean, x)")
-    assert '"""' not in shown.code
-    assert shown._repr_markdown_() == f"```python\n{shown.code}\n```"
-    with pytest.raises(TypeError):
-        listing.lines(3)
-
-
 def test_a_table_scrolls_has_a_caption_and_rounds_for_display_only():
     frame = pd.DataFrame({"method": ["A", "B<"], "accuracy": [0.951234, float("nan")]})
-    shown = pages.table(frame, "Final accuracy", digits=3)
-    assert shown.html.count('<div class="fc-scroll ') == 1
-    assert "<caption>Final accuracy</caption>" in shown.html
-    assert "0.951<" in shown.html
-    assert "0.9512" not in shown.html
-    assert "B&lt;" in shown.html
-    assert "–" in shown.html
+    shown = pages.table(frame, "Final accuracy", digits=3).html
+    assert shown.count('<div class="fc-scroll ') == 1
+    for text in ("<caption>Final accuracy</caption>", "0.951<", "B&lt;", "–"):
+        assert text in shown
     assert frame.accuracy[0] == 0.951234
-    assert "<th>0</th>" not in shown.html
-    assert '<thead><tr><th scope="col">method</th>' in pages.table(frame.set_index("method"), "x").html
-    assert '<th scope="row">A</th>' in pages.table(frame.set_index("method"), "x").html
+    assert "<th>0</th>" not in shown
+    named = pages.table(frame.set_index("method"), "x").html
+    assert '<thead><tr><th scope="col">method</th>' in named
+    assert '<th scope="row">A</th>' in named
 
 
 def test_a_table_has_its_verdict_first_its_numbers_to_the_right_and_no_empty_header():
     frame = pd.DataFrame({"runs": ["1.5 ± 0.2", "12 %"], "verdict": ["holds in part", "holds"]}, index=["A", "B"])
     shown = pages.table(frame, "c").html
-    assert shown.index(">verdict<") < shown.index(">runs<")
+    for html in (shown, pages.filtered(frame, "c").html):
+        assert html.index(">verdict<") < html.index(">runs<")
     assert '<td class="fc-n">1.5 ± 0.2</td>' in shown
     assert "<td>holds in part</td>" in shown
     assert "></th>" not in shown
-    filtered = pages.filtered(frame, "c").html
-    assert filtered.index(">verdict<") < filtered.index(">runs<")
 
 
 def test_a_table_of_few_rows_that_is_too_wide_is_turned_round():
@@ -230,14 +181,7 @@ def test_a_record_is_shown_and_written_where_the_environment_says(tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
 
-def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.delenv("FEDCORE_RECORD", raising=False)
-    monkeypatch.chdir(tmp_path)
-    pages.record(a=1)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("value", [float("nan"), np.inf, [1.0, float("nan")], torch.tensor(float("nan"))])
+@pytest.mark.parametrize("value", [np.inf, [1.0, torch.tensor(float("nan"))]])
 def test_a_record_refuses_what_is_not_finite_and_leaves_the_old_file(value, tmp_path, monkeypatch):
     target = tmp_path / "record.json"
     target.write_text("{}")
@@ -250,30 +194,24 @@ def test_a_record_refuses_what_is_not_finite_and_leaves_the_old_file(value, tmp_
 # ---- citations
 
 
-def test_cite_gives_the_entries_in_order_and_each_once():
+def test_cite_gives_the_entries_in_order_each_once_as_bibtex_and_not_as_a_quoted_string():
     text = cite("FedUp", "digits", "fedup")
     assert re.findall(r"@\w+\{(\w+),", text) == ["wan2024fedup", "alpaydin1998digits", "pedregosa2011sklearn"]
-    assert "10.1360/SSI-2023-0107" in text
+    assert repr(text) == text == str(text)
+    assert text.startswith("@article{wan2024fedup,\n")
 
 
 def test_cite_takes_objects_classes_and_any_spelling():
-    class SCAFFOLD:
-        pass
-
-    assert cite(SCAFFOLD) == cite(SCAFFOLD()) == cite("scaffold")
-    assert cite("CIFAR-10") == cite("cifar10") == cite("cifar_10")
+    assert cite(fc.SCAFFOLD) == cite(fc.SCAFFOLD()) == cite("scaffold")
+    assert cite("CIFAR-10") == cite("cifar_10")
 
 
 def test_averaging_with_server_momentum_also_cites_its_source():
-    class FedAvg:
-        def __init__(self, server_momentum=0.0):
-            self.server_momentum = server_momentum
-
-    assert cite(FedAvg()) == cite("FedAvg")
-    assert cite(FedAvg(0.9)) == cite("FedAvg", "FedAvgM")
+    assert cite(fc.FedAvg()) == cite("FedAvg")
+    assert cite(fc.FedAvg(server_momentum=0.9)) == cite("FedAvg", "FedAvgM")
 
 
-@pytest.mark.parametrize("names", [("FedNothing",), (), ("FedUp", "nope")])
+@pytest.mark.parametrize("names", [(), ("FedUp", "nope")])
 def test_an_unknown_name_is_refused_with_the_known_ones(names):
     with pytest.raises(ValueError, match=r"known names are FedAvg, FedSGD, .* more"):
         cite(*names)
@@ -291,22 +229,16 @@ def test_each_entry_has_a_name_and_is_given_without_loss():
 # ---- imports
 
 
-def test_pages_and_citations_need_neither_pandas_nor_ipython_to_be_imported():
-    code = "import sys, fedbook.pages, fedbook.documents.citations; print(*sys.modules)"
+def test_pages_pictures_and_citations_load_no_plotting_and_no_notebook_library():
+    code = "import sys, fedbook.pages, fedbook.documents.citations, fedbook.pictures.plots; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert not {"pandas", "IPython", "pybtex", "matplotlib"} & set(loaded.split())
+    assert not {"pandas", "IPython", "pybtex", "matplotlib", "PIL", "ipywidgets"} & set(loaded.split())
 
 
 def test_pages_that_a_symbol_points_to_exist():
     rows = csv.DictReader((ROOT / "book" / "notation.csv").open(encoding="utf-8", newline=""))
     pages = {path.stem for ending in ("ipynb", "md") for path in (ROOT / "book").glob(f"*.{ending}")}
     assert {row["first used"] for row in rows} <= pages
-
-
-def test_a_citation_is_shown_as_bibtex_and_not_as_a_quoted_string():
-    shown = repr(cite("FedUp"))
-    assert shown == cite("FedUp") == str(cite("FedUp"))
-    assert shown.startswith("@article{wan2024fedup,\n")
 
 
 def test_a_chapters_references_are_sorted_by_author_and_lead_to_the_works():
@@ -350,9 +282,3 @@ def test_shown_has_the_equation_and_the_lines_that_run(method):
         assert differs <= all(line in page.code for line in lines), name
     compile(page.code, page.name, "exec")
     assert page.equation in page._repr_markdown_()
-
-
-@pytest.mark.parametrize("what", [3, "FedUp", int, fc.Ring()])
-def test_shown_of_no_method_is_refused(what):
-    with pytest.raises(TypeError, match="use a method such as"):
-        fc.shown(what)

@@ -3,13 +3,9 @@
 import base64
 import gzip
 import json
-import math
 import re
-import subprocess
-import sys
 import time
 import types
-from functools import partial
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
@@ -19,8 +15,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import fedcore as fc
-from fedbook.pictures import plots, styles, svg, widgets
-from fedbook.pictures.alt_text import printed, rounded
+from fedbook.pictures import plots, recomputed, styles, svg, widgets
+from fedbook.pictures.alt_text import rounded
 from fedbook.pictures.widgets import describe, explore, show
 
 
@@ -43,12 +39,6 @@ def numbered_line(slope, K):
 # --------------------------------------------------------------------------------------------------- alt text
 
 
-def test_alt_text_tells_what_a_line_does():
-    text = describe(line())
-    assert "Descent: training loss against round." in text
-    assert "loss: from -1 at 0 to 5 at 3, lowest -1, highest 5." in text
-
-
 def test_alt_text_says_the_message_first_then_the_numbers_then_what_is_drawn():
     figure, ax = plots.figure()
     ax.plot([0, 1], [5.0, 1.0], label="SCAFFOLD")
@@ -65,7 +55,6 @@ def test_alt_text_says_the_message_first_then_the_numbers_then_what_is_drawn():
 
 def test_alt_text_is_never_empty_and_never_longer_than_two_hundred_words():
     assert describe(Figure()).strip()
-    assert describe(plots.figure()[0]).strip()
     figure, axes = plots.figure(8, 8, ncols=3, nrows=3)
     for ax in axes.flat:
         plots.curves(ax, {f"method {k}": np.arange(5.0) * k for k in range(8)})
@@ -76,14 +65,12 @@ def test_alt_text_is_never_empty_and_never_longer_than_two_hundred_words():
     ("draw", "words"),
     [
         (lambda ax: ax.bar(["a", "b"], [1, 2.5], label="size"), "Bars of size: a 1, b 2.5."),
-        (lambda ax: ax.barh([0, 1], [3, 4]), "Bars: 0 3, 1 4."),
         (lambda ax: ax.hist(np.arange(100), bins=20), "Bars: 20, from 5 to 5, 100 in all."),
         (lambda ax: ax.imshow([[0, 1], [7, 3]]), "2 rows by 2 columns, values from 0 to 7, highest in row 1, column 0"),
         (lambda ax: ax.scatter([1, 4], [2, -3], label="c"), "2 points (c), across from 1 to 4, up from -3 to 2."),
         (lambda ax: ax.axhline(0.5, label="target"), "target: horizontal at 0.5."),
         (lambda ax: ax.axvline(2), "A line: vertical at 2."),
         (lambda ax: ax.plot([1], [2], "o", label="optimum"), "optimum: one point at (1, 2)."),
-        (lambda ax: ax.plot([0, 1, 2], [1, np.nan, np.inf], label="run"), "run: one point at (0, 1)."),
         (lambda ax: ax.plot([0, 1, 2], [1, np.nan, 4], label="run"), "highest 4, 1 points missing."),
         (lambda ax: ax.semilogy([1, 2], [[1, 5], [9, 2]]), "Y (log scale) against x. A line: from 1 at 1"),
         (lambda ax: ax.fill_between([0, 1], 0, 1), "1 shaded band."),
@@ -93,8 +80,6 @@ def test_alt_text_is_never_empty_and_never_longer_than_two_hundred_words():
         (lambda ax: plots.contours(ax, lambda p: (p**2).sum(1), (-1, 1), (-1, 1)), "8 level lines from"),
         (lambda ax: plots.arrows(ax, {"drift": [[0, 0], [1, 2], [2, 2]]}),
          "drift: path of 3 points from (0, 0) to (2, 2)"),
-        (lambda ax: plots.partition([[0, 4], [2, 2]], ax),
-         "2 rows by 2 columns, samples from 0 to 4, highest in row 1"),
     ],
 )  # fmt: skip
 def test_alt_text_knows_every_kind_of_picture_of_the_book(draw, words):
@@ -107,17 +92,11 @@ def test_alt_text_knows_every_kind_of_picture_of_the_book(draw, words):
     ("value", "text"),
     [
         (0.123456, "0.1235"), (12346.7, "12350"), (11181642, "11181642"), (-0.0, "0"), (1e-7, "1e-07"), (True, "True"),
-        (float("nan"), "nan"), (3.0, "3"), ("as it is", "as it is"), (2.5e9, "2.5e+09"),
+        (float("nan"), "nan"), (np.float32(3.0), "3"), ("as it is", "as it is"), (2.5e9, "2.5e+09"),
     ],
 )  # fmt: skip
 def test_numbers_are_rounded_to_what_a_reader_wants(value, text):
     assert rounded(value) == text
-
-
-def test_scalars_of_numpy_and_torch_are_numbers():
-    import torch
-
-    assert printed({"a": np.float32(0.5), "b": torch.tensor(2), "c": np.int64(7)}) == {"a": "0.5", "b": "2", "c": "7"}
 
 
 # --------------------------------------------------------------------------------------------- static picture
@@ -220,9 +199,9 @@ def test_every_combination_is_drawn_once_in_row_major_order():
         calls.append((slope, K))
         return numbered_line(slope, K)
 
-    explorer = explore(fn, slope=[1.0, 2.0], K=range(1, 4), start={"K": 2})
-    assert calls == [(s, k) for s in (1.0, 2.0) for k in (1, 2, 3)]
-    assert [f.numbers["last"] for f in explorer.frames] == ["0", "1", "2", "1", "3", "5"]
+    explorer = explore(fn, slope=[1.0, 2.0], K=range(1, 3), start={"K": 2})
+    assert calls == [(1.0, 1), (1.0, 2), (2.0, 1), (2.0, 2)]
+    assert [f.numbers["last"] for f in explorer.frames] == ["0", "1", "1", "3"]
     assert [f.alt.split(".")[0] for f in explorer.frames[:2]] == ["At slope 1, K 1", "At slope 1, K 2"]
     assert explorer.start == 1
 
@@ -233,8 +212,8 @@ def test_text_form_lists_the_numbers_of_every_frame():
 
 
 def test_equal_frames_are_stored_once():
-    explorer = explore(lambda n, m: line(n), n=[1, 2], m=[1, 2, 3])
-    assert len(explorer.frames) == 6
+    explorer = explore(lambda n, m: line(n), n=[1, 2], m=[1, 2])
+    assert len(explorer.frames) == 4
     assert len(explorer.pictures) == 2
     assert len(unpacked(explorer.html())["pictures"]) == 2
 
@@ -251,7 +230,7 @@ def test_html_is_one_block_that_markdown_and_sphinx_leave_alone():
 
 
 def test_html_is_the_same_each_time_and_the_script_is_small():
-    first, again = (explore(numbered_line, slope=[1.0, 2.0], K=[1, 2], caption="Same.").html() for _ in range(2))
+    first, again = (explore(numbered_line, slope=[1.0, 2.0], K=[1], caption="Same.").html() for _ in range(2))
     assert first == again
     assert len(widgets.asset("explore.js")) < 6000
 
@@ -271,71 +250,25 @@ def test_drawing_leaves_pyplot_and_its_settings_alone():
     assert dict(matplotlib.rcParams) == before
 
 
-def test_importing_widgets_and_plots_loads_no_plotting_and_no_notebook_library():
-    heavy = ["matplotlib", "PIL", "ipywidgets", "IPython"]
-    code = (
-        f"import sys, fedbook.pictures.widgets, fedbook.pictures.plots; print([m for m in {heavy} if m in sys.modules])"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
-
-
-def test_a_live_kernel_gets_the_frames_themselves_which_move_without_it(monkeypatch):
-    """One face everywhere: it follows a dragged slider, and still does once the kernel is gone."""
-    monkeypatch.delenv("FEDCORE_LIVE", raising=False)
-    explorer = explore(numbered_line, slope=[1.0, 2.0], K=[1, 2])
-    assert explorer._repr_mimebundle_() == {"text/html": explorer.html(), "text/plain": repr(explorer)}
-
-
 # ----------------------------------------------------------------------------- controls that compute in the kernel
 
 
-def computed(**more):
-    """An explorer, its controls by name, and what its last widget shows."""
-    pytest.importorskip("ipywidgets")
-    explorer = explore(numbered_line, slope=[1.0, 2.0], K=[1, 3], **more)
-    slope, K, bar, shown = explorer.widget.children
-    return explorer, slope, K, bar, shown
-
-
-def test_a_slider_of_ipywidgets_computes_a_value_that_no_frame_has():
-    explorer, slope, K, bar, shown = computed(live=True, start={"K": 3}, caption="A & B.")
-    assert shown.value == explorer.at(slope=1.0, K=3).html()
-    assert (slope.min, slope.max, K.min, K.max) == (1.0, 2.0, 1, 3)
-    slope.value, K.value = 1.25, 2
-    figure, numbers = numbered_line(1.25, 2)
-    assert "<b>1.5</b>" in shown.value
-    assert 'alt="At slope 1.25, K 2.' in shown.value
-    assert show(figure, numbers).drawn.wide == explorer.at(slope=1.25, K=2).drawn.wide
-    assert bar.layout.display == "none"
-
-
-def test_a_stored_frame_is_shown_without_a_call():
+def test_a_stored_frame_is_shown_without_a_call_and_an_error_stands_in_the_picture_until_the_next_value(monkeypatch):
+    monkeypatch.setattr(recomputed, "SOON", 60)  # wait for the pictures, on a busy machine too
     calls = []
 
     def fn(slope):
         calls.append(slope)
-        return line(slope)
-
-    pytest.importorskip("ipywidgets")
-    explorer = explore(fn, slope=[0.02, 2.0], live={"slope": (0.01, 4.0)})
-    slider = explorer.widget.children[0]
-    slider.value = 2.0
-    assert calls == [0.02, 2.0]
-    slider.value = 3.0
-    assert calls == [0.02, 2.0, 3.0]
-    assert type(slider).__name__ == "FloatLogSlider"
-
-
-def test_an_error_of_the_function_stands_in_the_picture_and_the_next_value_replaces_it():
-    def fn(slope):
         if slope > 3:
             raise ValueError(f"slope={slope} <is> too steep")
         return line(slope)
 
-    pytest.importorskip("ipywidgets")
-    slider, bar, shown = explore(fn, slope=[1.0, 2.0], live={"slope": (0.0, 5.0)}).widget.children
+    slider, bar, shown = explore(fn, slope=[1e-13, 2.0], live={"slope": (1e-14, 4.0)}).widget.children
+    slider.value = 2.0
+    assert calls == [1e-13, 2.0]
+    slider.value = 3e-13
     slider.value = 4.0
+    assert calls == [1e-13, 2.0, 3e-13, 4.0], "small values are values of their own"
     assert "ValueError: slope=4.0 &lt;is&gt; too steep" in shown.value
     assert "<img" not in shown.value
     assert bar.layout.display == "none"
@@ -344,10 +277,7 @@ def test_an_error_of_the_function_stands_in_the_picture_and_the_next_value_repla
 
 
 def test_a_slow_function_is_called_when_the_slider_is_released(monkeypatch):
-    pytest.importorskip("ipywidgets")
-    from fedbook.pictures import recomputed
-
-    monkeypatch.setattr(recomputed, "SOON", 60)  # wait for the pictures, on a busy machine too
+    monkeypatch.setattr(recomputed, "SOON", 60)
     slider = explore(line, slope=[1.0, 2.0], live=True).widget.children[0]
     monkeypatch.setattr(recomputed, "DRAGGED", 0)
     slider.value = 1.5
@@ -357,12 +287,7 @@ def test_a_slow_function_is_called_when_the_slider_is_released(monkeypatch):
     assert slider.continuous_update, "a quick picture follows a dragged slider"
 
 
-@pytest.fixture
-def endless(monkeypatch):
-    """The slider, the bar with its button, and the picture of a function that ends for slopes up to 2 alone."""
-    pytest.importorskip("ipywidgets")
-    from fedbook.pictures import recomputed
-
+def test_a_new_value_cancels_the_one_that_computes(monkeypatch):
     left = []
 
     def fn(slope):
@@ -374,34 +299,11 @@ def endless(monkeypatch):
         return line(slope)
 
     monkeypatch.setattr(recomputed, "SOON", 60)
-    soon = partial(monkeypatch.setattr, recomputed, "SOON")
-    return *explore(fn, slope=[1.0, 2.0], live={"slope": (0.0, 5.0)}).widget.children, left, soon
-
-
-def test_a_picture_that_takes_long_has_a_bar_and_cancel_leads_back_to_the_last_one(endless):
-    slider, waiting, shown, left, soon = endless
-    bar, button = waiting.children
-    slider.value = 1.5
-    assert waiting.layout.display == "none"
-    before = shown.value
-    soon(0.05)
+    slider, waiting, shown = explore(fn, slope=[1.0, 2.0], live={"slope": (0.0, 5.0)}).widget.children
+    monkeypatch.setattr(recomputed, "SOON", 0.05)
     slider.value = 4.0
     assert waiting.layout.display is None
-    assert "<progress" in bar.value
-    button.click()
-    assert (slider.value, waiting.layout.display, shown.value) == (1.5, "none", before)
-    until = time.monotonic() + 60
-    while 4.0 not in left and time.monotonic() < until:
-        time.sleep(0.01)
-    assert left[-1] == 4.0, "the function has ended"
-    assert shown.value == before
-
-
-def test_a_new_value_cancels_the_one_that_computes(endless):
-    slider, waiting, shown, left, soon = endless
-    soon(0.05)
-    slider.value = 4.0
-    soon(60)
+    monkeypatch.setattr(recomputed, "SOON", 60)
     slider.value = 1.25
     assert left[-2:] == [4.0, 1.25], "one at a time"
     assert "slope 1.25" in shown.value
@@ -409,9 +311,8 @@ def test_a_new_value_cancels_the_one_that_computes(endless):
 
 
 def test_words_are_chosen_and_a_mask_has_a_button_for_each_place():
-    pytest.importorskip("ipywidgets")
     fn = lambda kept, kind, T: (line(), {"kept": kept.count("1"), "T": T})  # noqa: E731
-    explorer = explore(fn, kept=["111", "100"], kind=["a", "b", "c"], T=[1.0, np.inf], live={"T": (0.1, 9.0)})
+    explorer = explore(fn, kept=["111"], kind=["a", "b", "c"], T=[1.0, np.inf], live={"T": (0.1, 9.0)})
     mask, kind, T, _, shown = explorer.widget.children
     assert [button.description for button in mask.children[1:]] == ["1", "2", "3"]
     mask.children[2].value = False
@@ -422,20 +323,13 @@ def test_words_are_chosen_and_a_mask_has_a_button_for_each_place():
     assert explorer.settings()[1]["T"] == "∞"
 
 
-def test_what_is_stored_is_the_frames_alone_and_a_kernel_adds_a_key(monkeypatch):
-    explorer, *_ = computed(live=True)
-    frames = explore(numbered_line, slope=[1.0, 2.0], K=[1, 3])
-    assert explorer._repr_mimebundle_() == frames._repr_mimebundle_()
-    IPython = pytest.importorskip("IPython")
-    pytest.importorskip("anywidget")
+def test_what_is_stored_is_the_frames_alone_also_in_a_kernel_if_no_control_was_asked_for(monkeypatch):
+    frames, live = (explore(numbered_line, slope=[1.0, 2.0], K=[1, 3], live=live) for live in (False, True))
+    stored = {"text/html": frames.html(), "text/plain": repr(frames)}
+    assert live._repr_mimebundle_() == frames._repr_mimebundle_() == stored
     monkeypatch.delenv("FEDCORE_LIVE", raising=False)
-    monkeypatch.setattr(IPython, "get_ipython", lambda: types.SimpleNamespace(kernel=True))
-    assert frames._repr_mimebundle_()["text/html"] == frames.html(), "no control was asked for"
-    bundle = explorer._repr_mimebundle_()
-    assert set(bundle) == {"text/html", "text/plain"}, "what a saved notebook cannot show without its kernel"
-    assert re.sub(r' data-key="\w{32}"', "", bundle["text/html"]).replace(
-        '<script>dispatchEvent(new Event("fc-explorers"))</script>\n', "\n"
-    ).replace("\n\n", "\n") == explorer.html()  # fmt: skip
+    monkeypatch.setattr("IPython.get_ipython", lambda: types.SimpleNamespace(kernel=True))
+    assert frames._repr_mimebundle_() == stored
 
 
 @pytest.mark.parametrize(
@@ -447,10 +341,7 @@ def test_what_is_stored_is_the_frames_alone_and_a_kernel_adds_a_key(monkeypatch)
     ],
 )  # fmt: skip
 def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, kind):
-    page = explore(lambda a: line(), a=values).html()
-    store = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page, re.S)[1])
-    assert store["kinds"] == [kind]
-    assert (store["play"] == 0) == (kind == "slider")
+    assert widgets.control_kind(values) == kind
 
 
 # ------------------------------------------------------------------------------------------------------ errors
@@ -462,7 +353,6 @@ def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, ki
         (lambda: explore(line), r"no parameter; give at least one list"),
         (lambda: explore(line, slope=[]), r"slope=\[\] is empty; give at least one value"),
         (lambda: explore(line, slope=3.0), r"slope=3.0 is not a sequence.*give a list"),
-        (lambda: explore(line, slope=np.zeros((2, 2))), r"is not a sequence"),
         (lambda: explore(line, slope=[1.0, 1.0]), r"slope has the value 1.0 2 times; give each value once"),
         (lambda: explore(line, slop=[1.0]), r"fn cannot be called with slop \(got an unexpected keyword"),
         (lambda: explore(numbered_line, slope=[1.0]), r"required argument: 'K'\); give each parameter a list"),
@@ -471,7 +361,8 @@ def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, ki
         (lambda: explore(line, slope=[1.0, 2.0], play="K"), r"play='K' is not a parameter.*use one of \['slope'\]"),
         (lambda: explore(line, slope=[1.0], live={"L": (0, 1)}), r"live names 'L', which is no parameter"),
         (lambda: explore(line, slope=[1.0, 5.0], live={"slope": (0, 2)}), r"live has slope=\(0, 2\); give two finite"),
-        (lambda: explore(line, slope=["a", "b"], live={"slope": (0, 2)}), r"live has slope=\(0, 2\); give two finite"),
+        (lambda: explore(line, slope=[1.0], live={"slope": (0, np.inf)}), "two finite numbers"),
+        (lambda: explore(line, slope=[1, 2, np.inf], start={"slope": np.inf}, live={"slope": (1, 2)}), "cannot show"),
         (lambda: explore(line, slope=[1.0, 2.0]).widget, r"shows stored frames; give explore\(\.\.\., live=True\)"),
         (lambda: explore(3, slope=[1.0]), r"fn is a int; give a function"),
         (lambda: explore(lambda n: None, n=[1]), r"what fn\(n=1\) returned is a NoneType, not a matplotlib Figure"),
@@ -479,7 +370,6 @@ def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, ki
         (lambda: show(Figure(), {"a": 1, "a ": 2}), "twice"),
         (lambda: show(None), r"figure is a NoneType, not a matplotlib Figure"),
         (lambda: show(line(), [1.0]), r"numbers is a list; give a dictionary"),
-        (lambda: plots.curves(line().axes[0], {"a": np.zeros((2, 3, 4))}), r"shape \(2, 3, 4\) and x \(3,\); give"),
         (lambda: plots.curves(line().axes[0], {"a": np.zeros(3)}, x=[1, 2]), r"shape \(1, 3\) and x \(2,\)"),
         (lambda: plots.density(line().axes[0], {"a": [2.0, 2.0]}), r"group 'a' has no density; give at least two"),
         (lambda: plots.partition([1, 2]), r"counts has shape \(2,\); give finite numbers >= 0 as \[clients, labels\]"),
@@ -489,10 +379,6 @@ def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, ki
 def test_a_wrong_call_names_the_value_the_range_and_the_remedy(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_a_function_with_keywords_takes_any_name_and_extra_frames_can_be_allowed():
-    assert len(explore(lambda **kw: line(kw["n"]), n=[1, 2], max_frames=2).frames) == 2
 
 
 # ------------------------------------------------------------------------------------------------------- plots
@@ -510,14 +396,10 @@ def test_curves_draw_the_mean_and_one_standard_deviation_of_the_seeds():
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["FedAvg", "one seed"]
 
 
-def test_a_density_lies_between_the_lowest_and_the_highest_value_and_encloses_the_area_one():
-    values = np.random.default_rng(0).gamma(9.0, size=2000)
-    ax = plots.density(plots.figure()[1], {"a": values, "b": [1.0, 2.0]})
-    x, y = ax.lines[0].get_data()
+def test_a_density_lies_between_the_lowest_and_the_highest_value():
+    values = np.random.default_rng(0).gamma(9.0, size=200)
+    x = plots.density(plots.figure()[1], {"a": values}).lines[0].get_xdata()
     assert (x[0], x[-1]) == pytest.approx((values.min(), values.max()))
-    assert np.trapezoid(y, x) == pytest.approx(1, abs=0.01)
-    assert [line.get_label() for line in ax.lines] == ["a", "b"]
-    assert ax.lines[0]._unscaled_dash_pattern != ax.lines[1]._unscaled_dash_pattern
 
 
 def test_groups_stand_beside_each_other_with_their_mean_and_deviation_in_their_own_style():
@@ -528,14 +410,10 @@ def test_groups_stand_beside_each_other_with_their_mean_and_deviation_in_their_o
     np.testing.assert_allclose([line.get_ydata() for line in lines], [[5, 2], [6, np.nan]])  # no mean without a seed
     assert (np.diff([line.get_xdata()[0] for line in lines]) > 0).all()
     np.testing.assert_allclose(points.lines[2].get_ydata(), [2 - np.sqrt(2), 2 + np.sqrt(2)])
-    bars = plots.grouped(
-        plots.figure()[1], {"FedAvg": {"a": [1.0, 3.0]}, "FedProx": {"a": [4.0], "b": [5.0]}}, bars=True
-    )
-    heights = [[bar.get_height() for bar in group] for group in bars.containers]
-    assert heights == [[2.0], [4.0, 5.0]]
-    for ax, methods in ((points, lines), (bars, bars.containers)):
-        shown = [to_hex(m.get_color() if ax is points else m[0].get_facecolor()) for m in methods]
-        assert shown == [styles.METHODS[name].colour for name in ("FedAvg", "FedProx")]
+    bars = plots.grouped(plots.figure()[1], {name: {"a": [1.0, 3.0]} for name in groups}, bars=True).containers
+    assert [[bar.get_height() for bar in group] for group in bars] == [[2.0], [2.0]]
+    shown = [line.get_color() for line in lines] + [group[0].get_facecolor() for group in bars]
+    assert [to_hex(colour) for colour in shown] == 2 * [styles.METHODS[name].colour for name in groups]
 
 
 def test_a_statistical_picture_is_the_same_every_time_and_has_colours_for_dark_pages():
@@ -564,17 +442,6 @@ def test_a_partition_picture_shows_the_counts_of_a_hundred_clients_and_sixty_two
     assert (ax.get_xlim(), ax.get_ylim()) == ((0, 100), (0, 62)), "the label 0 is below"
 
 
-def test_labels_of_colour_bars_stay_within_a_picture_for_phones():
-    figure, axes = plots.figure(6.4, 2.9, ncols=2)
-    for ax in axes:
-        plots.partition([[9, 1000], [120, 16]], ax=ax)
-    text = show(figure).drawn.phone
-    width = float(re.search(r'width="([\d.]+)"', text)[1])
-    ends = [float(x) for x in re.findall(r'<text [^>]* x="([\d.]+)"[^>]*>samples<', text)]
-    assert len(ends) == 2
-    assert max(ends) < width - 1
-
-
 def test_arrows_are_as_long_as_the_steps():
     ax = plots.figure()[1]
     plots.arrows(ax, {"client": np.array([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0]])})
@@ -586,17 +453,15 @@ def test_arrows_are_as_long_as_the_steps():
 
 
 def test_walks_draw_a_path_for_each_method_and_say_how_far_it_ends_from_the_optimum():
-    ax = plots.figure()[1]
-    problem = fc.playground().federation
-    methods = {"FedAvg": fc.FedAvg(), "one, by hand": fc.SCAFFOLD()}
-    ends = plots.walks(ax, problem, methods, (-3, 3), (-2, 2), rounds=40, lr=0.1, local_steps=10)
+    ax, problem = plots.figure()[1], fc.playground().federation
+    run = {"rounds": 4, "lr": 0.1, "local_steps": 10}
+    ends = plots.walks(ax, problem, {"FedAvg": fc.FedAvg(), "by hand": fc.SCAFFOLD()}, (-3, 3), (-2, 2), **run)
     drawn = {line.get_label(): line.get_xydata() for line in ax.lines if line.get_gid() == "path"}
-    last = fc.simulate(fc.FedAvg(), problem, rounds=40, lr=0.1, local_steps=10).params
-    assert list(drawn) == list(methods)
-    assert len(drawn["FedAvg"]) == 41, "the start and every round"
+    last = fc.simulate(fc.FedAvg(), problem, **run).params
+    assert list(drawn) == list(ends) == ["FedAvg", "by hand"]
+    assert len(drawn["FedAvg"]) == 5, "the start and every round"
     assert np.allclose(drawn["FedAvg"][-1], last)
     assert ends["FedAvg"] == pytest.approx(float((last - problem.optimum).norm()))
-    assert ends["one, by hand"] < 0.05 < ends["FedAvg"]
 
 
 def test_contours_of_a_quadratic_are_evenly_spaced():
@@ -608,9 +473,6 @@ def test_contours_of_a_quadratic_are_evenly_spaced():
 
 
 def test_a_figure_of_pyplot_is_closed_and_keeps_its_layout():
-    import matplotlib
-
-    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(4, 2))
@@ -630,23 +492,3 @@ def test_curves_that_end_within_a_hundredth_of_the_panel_or_below_it_are_named_t
         for line in ax.lines[2:]:
             line.remove()
         assert "highest, at" not in describe(figure), "both end together"
-
-
-def test_a_live_slider_has_finite_ends_and_a_finite_start():
-    def fn(a):
-        return plots.figure()[0]
-
-    with pytest.raises(ValueError, match="two finite numbers"):
-        explore(fn, a=[0.1, 1.0], live={"a": (0, math.inf)})
-    with pytest.raises(ValueError, match="a live slider cannot show"):
-        explore(fn, a=[0.1, 1.0, math.inf], start={"a": math.inf}, live={"a": (0.1, 1)})
-
-
-def test_small_values_have_frames_of_their_own():
-    seen = []
-    explorer = explore(lambda a: seen.append(a) or plots.figure()[0], a=[1e-13, 5e-13, 1.0])
-    drawn = len(seen)
-    explorer.at(a=5e-13)
-    assert len(seen) == drawn
-    explorer.at(a=3e-13)
-    assert seen[drawn:] == [3e-13]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import pickle
 import socket
 import struct
-import warnings
 from pathlib import Path
 
 import helpers as h
@@ -45,9 +43,7 @@ def test_digits_are_the_1797_real_ones_with_every_fifth_held_out():
     from sklearn.datasets import load_digits
 
     real, source = load_digits(), fc.data.load("digits")
-    assert (source.train_x.shape, source.test_x.shape) == ((1438, 1, 8, 8), (359, 1, 8, 8))
-    assert source.train_x.dtype == np.uint8
-    assert source.classes == 10
+    assert (len(source.train_y), len(source.test_y), source.train_x.dtype, source.classes) == (1438, 359, np.uint8, 10)
     assert np.array_equal(source.test_x[:, 0], real.images[4::5])
     assert np.array_equal(source.test_y, real.target[4::5])
     held_out = np.arange(1797) % 5 == 4
@@ -68,6 +64,17 @@ def test_roles_are_forty_speakers_of_the_alphabet_and_the_same_every_time():
     assert set(np.unique(a.train_x)) < set(range(80))
 
 
+def test_roles_speak_differently_and_no_test_window_was_trained_on():
+    a = fc.data.load("roles")
+    texts = ["".join(readers.ALPHABET[c] for c in a.train_x[a.train_owner == i][::7].ravel()) for i in range(40)]
+    words = [{w for w in t.replace(".", " ").split() if w.islower()} for t in texts]
+    assert max(len(p & q) / len(p | q) for i, p in enumerate(words) for q in words[:i]) < 0.6
+    assert {max(".!?;", key=t.count) for t in texts} == set(".!?;")
+    for i in range(40):
+        joined = {w.tobytes() for w in a.train_x[a.train_owner == i]}
+        assert np.mean([w.tobytes() in joined for w in a.test_x[a.test_owner == i]]) < 0.1  # said twice
+
+
 def test_the_label_of_a_role_is_the_character_after_its_window():
     a = fc.data.load("roles")
     own = a.train_owner == 7
@@ -75,20 +82,6 @@ def test_the_label_of_a_role_is_the_character_after_its_window():
     for k in range(len(x) - 1):  # windows start every third character
         assert np.array_equal(x[k + 1, :-3], x[k, 3:])
         assert x[k + 1, -3] == y[k]
-
-
-def test_roles_speak_differently_and_no_test_window_was_trained_on():
-    a = fc.data.load("roles")
-    texts = ["".join(readers.ALPHABET[c] for c in a.train_x[a.train_owner == i][::7].ravel()) for i in range(40)]
-    words = [{w for w in t.replace(".", " ").split() if w.islower()} for t in texts]
-    shared = [len(p & q) / len(p | q) for i, p in enumerate(words) for q in words[:i]]
-    assert max(shared) < 0.6
-    marks = [max(".!?;", key=t.count) for t in texts]
-    assert len(set(marks)) == 4
-    for i in range(40):
-        joined = {w.tobytes() for w in a.train_x[a.train_owner == i]}
-        repeated = [w.tobytes() in joined for w in a.test_x[a.test_owner == i]]
-        assert np.mean(repeated) < 0.1  # a sentence may be said twice
 
 
 # --- the data root ------------------------------------------------------------------------------------------------
@@ -148,26 +141,17 @@ def test_a_download_without_network_ends_in_the_same_error(tmp_path):
 # --- arrays from memory -------------------------------------------------------------------------------------------
 
 
-def test_bytes_stay_bytes_until_a_batch_is_used_and_then_have_mean_0_and_deviation_1():
-    x = RNG.integers(0, 200, (200, 3, 5, 5)).astype(np.uint8)
-    x[:, 2] //= 4  # channels of unequal brightness
-    fed = fc.federation((x, np.arange(200) % 4), clients=4, model="mlp", dtype=torch.float64)
+def test_bytes_stay_bytes_until_a_batch_is_used_and_then_have_mean_0_and_deviation_1_of_the_training_set():
+    x = RNG.integers(0, 100, (200, 3, 5, 5)).astype(np.uint8)
+    x[:, 1] //= 4  # channels of unequal brightness
+    x[:, 2] = 9  # a constant one
+    y = np.arange(200) % 4
+    fed = fc.federation(((x, y), (x + 100, y)), clients=4, model="mlp", dtype=torch.float64)
     assert fed.x.dtype == torch.uint8
     inputs = fed.inputs(fed.x)
     assert inputs.dtype == torch.float64
     h.close(inputs.mean((0, 2, 3)), np.zeros(3), 1e-12)
-    h.close(inputs.std((0, 2, 3), unbiased=False), np.ones(3), 1e-12)
-
-
-def test_a_constant_channel_is_centred_and_not_divided_by_zero():
-    x = np.full((20, 1, 3, 3), 9, np.uint8)
-    fed = fc.federation((x, np.arange(20) % 2), clients=2, model="logistic")
-    assert (fed.inputs(fed.x) == 0).all()
-
-
-def test_test_pictures_are_normalised_by_the_statistics_of_the_training_pictures():
-    x = RNG.integers(0, 100, (40, 1, 4, 4)).astype(np.uint8)
-    fed = fc.federation(((x, np.arange(40) % 2), (x + 100, np.arange(40) % 2)), clients=2, model="logistic")
+    h.close(inputs.std((0, 2, 3), unbiased=False), np.array([1, 1, 0]), 1e-12)
     assert float(fed.inputs(fed.test[0]).mean()) > 2
 
 
@@ -197,35 +181,26 @@ def assert_upright(source, labels):
     assert np.array_equal(x[:, 5, 9], labels)
 
 
-@pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashionmnist", "FashionMNIST")])
-def test_mnist_files_are_read_upright_with_their_labels(name, folder, tmp_path):
-    y = {"train": np.arange(30, dtype=np.uint8) % 10, "t10k": np.arange(7, dtype=np.uint8)}
+PARTS = {"train": "train", "test": "t10k"}
+FIRST = {"letters": (1, 26), "byclass": (0, 62), "bymerge": (0, 47), "balanced": (0, 47)}  # label, classes
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashionmnist", *(f"emnist-{split}" for split in sources.EMNIST_SPLITS)])
+def test_files_of_the_mnist_family_are_read_upright_with_labels_from_0(name, tmp_path):
+    folder = {"m": "MNIST", "f": "FashionMNIST", "e": "EMNIST"}[name[0]]
+    first, classes = FIRST.get(name.partition("-")[2], (0, 10))
+    y = {"train": np.arange(2 * classes, dtype=np.uint8) % classes, "test": np.arange(classes, dtype=np.uint8)}
     for part, labels in y.items():
+        x = glyphs(len(labels), labels)
+        file = f"{name}-{part}" if folder == "EMNIST" else PARTS[part]
         raw = tmp_path / "torchvision" / folder / "raw"
-        idx(raw / f"{part}-images-idx3-ubyte", glyphs(len(labels), labels))
-        idx(raw / f"{part}-labels-idx1-ubyte", labels)
+        idx(raw / f"{file}-images-idx3-ubyte", x.transpose(0, 2, 1).copy() if folder == "EMNIST" else x)
+        idx(raw / f"{file}-labels-idx1-ubyte", labels + np.uint8(first))
     source = fc.data.load(name, tmp_path, download=False)
     assert_upright(source, y["train"])
     assert np.array_equal(source.train_y, y["train"])
-    assert np.array_equal(source.test_y, y["t10k"])
-    assert source.train_x.dtype == np.uint8
-
-
-@pytest.mark.parametrize("split", sources.EMNIST_SPLITS)
-def test_emnist_files_are_turned_upright_and_labels_count_from_0(split, tmp_path):
-    first, classes = {"letters": (1, 26), "byclass": (0, 62), "bymerge": (0, 47), "balanced": (0, 47)}.get(
-        split, (0, 10)
-    )
-    y = {"train": np.arange(2 * classes, dtype=np.uint8) % classes, "test": np.arange(classes, dtype=np.uint8)}
-    for part, labels in y.items():
-        raw = tmp_path / "torchvision" / "EMNIST" / "raw"
-        idx(raw / f"emnist-{split}-{part}-images-idx3-ubyte", glyphs(len(labels), labels).transpose(0, 2, 1).copy())
-        idx(raw / f"emnist-{split}-{part}-labels-idx1-ubyte", labels + np.uint8(first))
-    source = fc.data.load(f"emnist-{split}", tmp_path, download=False)
-    assert_upright(source, y["train"])
-    assert np.array_equal(source.train_y, y["train"])
     assert np.array_equal(source.test_y, y["test"])
-    assert source.classes == classes
+    assert (source.classes, source.train_x.dtype) == (classes, np.uint8)
 
 
 @pytest.mark.parametrize(("kind", "shape", "classes"), [
@@ -298,9 +273,7 @@ def test_shakespeare_of_leaf_becomes_numbers_of_the_alphabet(tmp_path):
     assert source.text
 
 
-@pytest.mark.parametrize(
-    "content", ["{", "[]", '{"users": ["a"]}', '{"users": ["a"], "user_data": {"a": {"x": [[1]]}}}']
-)
+@pytest.mark.parametrize("content", ["{", '{"users": ["a"]}', '{"users": ["a"], "user_data": {"a": {"x": [[1]]}}}'])
 def test_a_file_that_is_not_leaf_json_is_named(content, tmp_path):
     (tmp_path / "femnist" / "train").mkdir(parents=True)
     file = tmp_path / "femnist" / "train" / "bad.json"
@@ -354,14 +327,12 @@ def test_images_of_unequal_size_are_refused_with_the_sizes(tmp_path):
 # --- real packs, where there are some -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", ["truncated", "text", "pickled", "gzip", "empty"])
+@pytest.mark.parametrize("damage", ["truncated", "text", "gzip"])
 def test_a_damaged_pack_is_named_with_what_it_should_be(damage, tmp_path):
     pack(tmp_path, "mnist")
     file = tmp_path / "mnist.npz"
     whole = file.read_bytes()
-    content = {"truncated": whole[: len(whole) // 2], "text": b"hello", "pickled": pickle.dumps({"train_images": 1}),
-               "gzip": gzip.compress(whole), "empty": b""}[damage]  # fmt: skip
-    file.write_bytes(content)
+    file.write_bytes({"truncated": whole[: len(whole) // 2], "text": b"hello", "gzip": gzip.compress(whole)}[damage])
     with pytest.raises(ValueError, match="train_images") as e:
         fc.data.load("mnist", tmp_path)
     assert str(file) in str(e.value)
@@ -381,36 +352,6 @@ def test_a_pickle_in_a_pack_is_never_executed(tmp_path):
 # --- data that come client by client, and what they may look like -----------------------------------------------------
 
 
-def clients_data(*counts):
-    x, y = h.images(sum(counts), (1, 4, 4), 3)
-    ends = np.cumsum(counts)[:-1]
-    return list(zip(np.split(x, ends), np.split(y, ends), strict=True))
-
-
-def test_pairs_of_each_clients_training_and_test_data_say_what_is_accepted():
-    first, last = clients_data(9, 9)
-    with pytest.raises(TypeError, match=r"tuple of two of these .*\[\(test_x, test_y\), ...\]"):
-        fc.federation([(first, last), (last, first)], model="mlp")
-    assert fc.federation(([first, last], [last, first]), model="mlp").n == 2
-
-
-def test_test_labels_without_training_samples_are_told_of():
-    x, y = h.images(30, (1, 4, 4), 3)
-    with pytest.warns(UserWarning, match=r"no training sample has a label of 3, .*7, .* 2 of 3 test samples") as told:
-        fc.federation(((x, y), (x[:3], np.array([0, 4, 7]))), 3, model="mlp")
-    assert told[0].filename == __file__
-    with warnings.catch_warnings(action="error"):
-        fc.federation(((x, y), (x[:3], y[:3])), 3, model="mlp")
-
-
-def test_digits_need_no_folder_that_can_be_read(tmp_path, monkeypatch):
-    """As after `su`, where the home folder is another user's."""
-    monkeypatch.setenv("HOME", str(tmp_path / "f"))
-    monkeypatch.delenv("FEDCORE_DATA", raising=False)
-    (tmp_path / "f").write_text("no folder")
-    assert fc.federation("digits", 4).n == 4
-
-
 def test_a_folder_without_access_is_an_error_where_it_was_asked_for(tmp_path, monkeypatch):
     """Otherwise scikit-learn's digits would silently replace those of a pack in it."""
 
@@ -423,9 +364,6 @@ def test_a_folder_without_access_is_an_error_where_it_was_asked_for(tmp_path, mo
     assert fc.federation("digits", 4).n == 4
     with pytest.raises(PermissionError):
         fc.federation("digits", 4, root=tmp_path)
-    monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
-    with pytest.raises(PermissionError):
-        fc.federation("digits", 4)
 
 
 def test_empty_folders_are_no_data(tmp_path):

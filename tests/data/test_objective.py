@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from fractions import Fraction
 
 import helpers as h
@@ -16,7 +15,7 @@ from torch import nn
 import fedcore as fc
 from fedcore.data.normalisation import channel_statistics
 from fedcore.engine import PLAIN, Loss
-from fedcore.objective import Objective, federation
+from fedcore.objective import federation
 from fedcore.submodels import Width
 
 CLIENTS = np.arange(3)
@@ -40,7 +39,7 @@ def rows(fed, m: int = 3, scale: float = 0.1) -> torch.Tensor:
 # --- full batches -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("together", [1, 2, 10_000])
+@pytest.mark.parametrize("together", [2, 10_000])
 @pytest.mark.parametrize("path", ["batched", "sequential", "auto"])
 @pytest.mark.parametrize("model", [vectors, pictures])
 def test_a_full_batch_goes_through_batch_norm_in_one_piece(model, path, together, monkeypatch):
@@ -99,49 +98,19 @@ def test_logits_are_those_of_the_step_as_in_training(model, batch_size, monkeypa
 # --- normalisation ------------------------------------------------------------------------------------------------
 
 
-def test_pooled_statistics_are_those_of_all_training_images_and_not_of_every_second_one():
-    x = np.zeros((25_000, 1, 2, 2), np.uint8)
-    x[1::2] = 200  # what every second image would not show
-    fed = fc.federation(((x, np.arange(25_000) % 2), (x[:4], [0, 1, 0, 1])), clients=2, model="logistic")
-    assert fed.inputs(fed.x[:2]).flatten(1).mean(1).tolist() == [-1, 1]
-
-
-@pytest.mark.parametrize("n", [1, 700, 3000])
+@pytest.mark.parametrize("n", [1, 1500])
 def test_statistics_of_bytes_are_exact(n):
     x = np.random.default_rng(n).integers(0, 256, (n, 3, 3, 5)).astype(np.uint8)
-    mean, std = channel_statistics(x)
-    for c in range(3):
-        values = [Fraction(int(v)) for v in x[:, c].ravel()]
-        exact = sum(values) / len(values)
-        assert mean[c] == float(exact)
-        assert std[c] == np.sqrt(float(sum(v * v for v in values) / len(values) - exact**2))
+    for c, (mean, std) in enumerate(zip(*channel_statistics(x), strict=True)):
+        values = x[:, c].ravel().tolist()
+        exact = Fraction(sum(values), len(values))
+        assert mean == float(exact)
+        assert std == np.sqrt(float(Fraction(sum(v * v for v in values), len(values)) - exact**2))
 
 
 # --- one protocol -------------------------------------------------------------------------------------------------
 
 ABSENT = ("logits", "shrink", "label_counts", "activations", "module")
-METHODS = [name for name in vars(fc.Quadratic) if name[0] != "_" and name not in ABSENT and name in vars(fc.Federation)]
-
-
-def test_networks_and_quadratics_are_objectives_and_a_number_is_none():
-    assert isinstance(h.network(), Objective)
-    assert isinstance(fc.quadratic(*h.problem()), Objective)
-    assert not isinstance(3.0, Objective)
-
-
-@pytest.mark.parametrize("name", [name for name in METHODS if callable(getattr(fc.Quadratic, name))])
-def test_a_federation_takes_what_a_quadratic_takes_and_perhaps_more(name):
-    asked = {k: p for k, p in inspect.signature(getattr(fc.Quadratic, name)).parameters.items() if k != "_"}
-    given = inspect.signature(getattr(fc.Federation, name)).parameters
-    assert list(given)[: len(asked)] == list(asked)
-    assert all(p.default is not p.empty for p in list(given.values())[len(asked) :])
-    for p in asked:
-        assert given[p].kind == asked[p].kind
-        assert given[p].default == asked[p].default or given[p].default is inspect.Parameter.empty
-
-
-def test_what_a_round_calls_is_in_both():
-    assert {"plan", "gradient", "gradient_and_losses", "full_gradient", "descend", "carry", "evaluate"} <= set(METHODS)
 
 
 @pytest.mark.parametrize("name", ABSENT)
@@ -184,23 +153,15 @@ def test_a_quadratic_descends_by_the_noisy_gradients_of_a_class_of_ones_own_and_
 ROUND = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]  # a rotation
 
 
-@pytest.mark.parametrize(
-    ("A", "dtype", "wanted"),
-    [
-        (np.diag([1.0, 1e-7, 1.0]), np.float32, [1.0, 1, 1]),
-        (np.diag([1.0, 1e-20, 1e20]), np.float64, [1.0, 1, 1]),
-        (ROUND @ np.diag([1.0, 1e-5, 1]) @ ROUND.T, np.float32, [1.0, 1, 1]),
-        (np.diag([2.0, 0.0, 1.0]), np.float32, [1.0, 0, 1]),
-        (np.diag([1e-20, 0.0, 1.0]), np.float64, [1.0, 0, 1]),
-        (np.zeros((3, 3)), np.float64, [0.0, 0, 0]),
-        (np.outer([1.0, 2, 3], [1, 2, 3]) / 7, np.float32, 6 / 14 * np.arange(1.0, 4)),
-        (np.outer([1.0, 2, 3], [1, 2, 3]) / 7, np.float64, 6 / 14 * np.arange(1.0, 4)),
-        (np.diag([1.0, -2.0, 3.0]), np.float64, [1.0, 1, 1]),
-    ],
-)
-def test_the_optimum_of_a_quadratic_is_right_where_it_is_badly_conditioned_and_the_smallest_where_it_is_singular(
-    A, dtype, wanted
-):
+@pytest.mark.parametrize(("A", "dtype", "wanted"), [
+    (np.diag([1.0, 1e-20, 1e20]), np.float64, [1.0, 1, 1]),
+    (ROUND @ np.diag([1.0, 1e-5, 1]) @ ROUND.T, np.float32, [1.0, 1, 1]),
+    (np.diag([2.0, 0.0, 1.0]), np.float32, [1.0, 0, 1]), (np.zeros((3, 3)), np.float64, [0.0, 0, 0]),
+    (np.outer([1.0, 2, 3], [1, 2, 3]) / 7, np.float32, 6 / 14 * np.arange(1.0, 4)),
+    (np.outer([1.0, 2, 3], [1, 2, 3]) / 7, np.float64, 6 / 14 * np.arange(1.0, 4)),
+    (np.diag([1.0, -2.0, 3.0]), np.float64, [1.0, 1, 1]),
+])  # fmt: skip
+def test_the_optimum_is_right_where_badly_conditioned_and_the_smallest_where_singular(A, dtype, wanted):
     fed = fc.quadratic(np.stack([(A + A.T) / 2] * 2).astype(dtype), np.ones((2, 3), dtype))
     np.testing.assert_allclose(fed.optimum, wanted, rtol=0, atol=2e-2 if dtype is np.float32 else 1e-9)
     assert fed.optimum.dtype == fed.dtype
@@ -231,7 +192,7 @@ def test_a_quadratic_descends_with_weight_decay_and_a_clip():
 
 def test_a_federation_and_its_data_cannot_be_written_to():
     fed = h.network()
-    for thing, name in ((fed, "x0"), (fed, "engine"), (fed.data, "x"), (fed.data, "statistics")):
+    for thing, name in ((fed, "x0"), (fed.data, "x")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(thing, name, None)
 
@@ -252,10 +213,7 @@ def test_a_changed_federation_is_another_one(change):
     assert other.evaluate(other.x0)["loss"] > 0
 
 
-@pytest.mark.parametrize("change", [
-    lambda fed: fed, lambda fed: fed.set_aside(9), lambda fed: fed.to(dtype=torch.float64),
-    lambda fed: fed.set_aside(9).to(dtype=torch.float64),
-])  # fmt: skip
+@pytest.mark.parametrize("change", [lambda fed: fed, lambda fed: fed.set_aside(9).to(dtype=torch.float64)])
 @pytest.mark.parametrize("normalise", ["pooled", "client"])
 def test_inputs_are_the_same_where_validation_data_evaluate(normalise, change):
     made = fc.federation("digit-domains", partition=fc.ByOwner(), model="mlp", normalise=normalise, validation=True)
@@ -284,9 +242,8 @@ def test_a_quadratic_of_ones_own_keeps_its_gradients_in_another_type():
     own = Pushed(plain.A, plain.b, plain.x0)
     own.noise = torch.ones(3, dtype=torch.float64)
     moved = own.to(dtype=torch.float32)
-    assert (type(moved), moved.A.dtype, moved.optimum.dtype, moved.noise.dtype, moved.dtype) == (
-        Pushed, *[torch.float32] * 4,
-    )  # fmt: skip
+    assert type(moved) is Pushed
+    assert {moved.A.dtype, moved.optimum.dtype, moved.noise.dtype, moved.dtype} == {torch.float32}
     assert own.A.dtype == torch.float64  # which stays as it is
     ends = [float(fc.simulate(fc.FedAvg(), own, rounds=1, lr=0.1, local_steps=1, dtype=dtype).params) for dtype in
             (torch.float64, torch.float32)]  # fmt: skip
@@ -298,12 +255,11 @@ def test_statistics_of_all_clients_are_of_samples_that_a_client_has():
     x, y = draw.normal(size=(160, 6)), draw.integers(0, 3, 160)
     x[100:] += 100  # nobody's
     net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
-    given = {"model": net, "dtype": torch.float64, "seed": 0}
-    some = fc.federation(((x, y), (x[:50], y[:50])), partition=[np.arange(50), np.arange(50, 100)], **given)
-    alone = fc.federation(
-        ((x[:100], y[:100]), (x[:50], y[:50])), partition=[np.arange(50), np.arange(50, 100)], **given
+    given = {"model": net, "dtype": torch.float64, "partition": [np.arange(50), np.arange(50, 100)]}
+    found, wanted = (
+        float(fed.evaluate(fed.x0)["loss"])
+        for fed in (fc.federation(((x[:n], y[:n]), (x[:50], y[:50])), **given) for n in (160, 100))
     )
-    found, wanted = (float(fed.evaluate(fed.x0)["loss"]) for fed in (some, alone))
     assert found == pytest.approx(wanted, rel=1e-12)
 
 
@@ -340,22 +296,9 @@ def test_the_loss_of_another_problem_is_the_mean_of_the_losses_that_it_defines()
     assert float(losses.mean()) == pytest.approx(wanted, rel=1e-12)
 
 
-class Measured(fc.Quadratic):
-    """A quadratic with a measure of its own."""
-
-    def evaluate(self, x):
-        return super().evaluate(x) | {"mine": x.norm()}
-
-
-class Frozen(fc.Quadratic):
-    """A quadratic that trains its first parameter alone."""
-
-    trained = torch.tensor([True, False])
-
-
 @pytest.mark.parametrize(("kind", "names"), [
-    (Pushed, "gradient"), (Measured, "evaluate"), (Frozen, "trained"),
-    (Quartic, "_gradients, _losses, _minimiser"),
+    (Pushed, "gradient"), (Quartic, "_gradients, _losses, _minimiser"),
+    (type("Frozen", (fc.Quadratic,), {"trained": torch.tensor([True, False])}), "trained"),
 ])  # fmt: skip
 def test_what_a_class_of_ones_own_computes_is_not_dropped_where_clients_are_pooled(kind, names):
     with pytest.raises(ValueError, match=rf"{kind.__name__} has its own {names}, .* not pooled; .*pooled\(self\)"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import helpers as h
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ X, Y = h.images(N, (3, 4, 4), 5)
 X.reshape(N, -1)[:, 1] = np.arange(N)  # so that a sample is known again
 TEST = h.images(30, (3, 4, 4), 5, seed=1)
 OWNER = np.random.default_rng(0).permutation(np.arange(N) % 6)
+SOURCE = {"train_images": X, "train_labels": Y, "test_images": TEST[0], "test_labels": TEST[1], "train_owner": OWNER}
 PARTITIONS = {
     "iid": fc.IID(), "dirichlet": fc.Dirichlet(0.3), "shards": fc.Shards(2), "owners": fc.ByOwner(),
     "arrays": [np.flatnonzero(i == OWNER) for i in range(6)],
@@ -27,12 +30,9 @@ def normed(shape, classes):
 
 
 def fed(partition="dirichlet", **options):
-    source = {
-        "train_images": X, "train_labels": Y, "test_images": TEST[0], "test_labels": TEST[1], "train_owner": OWNER,
-    }  # fmt: skip
     partition = PARTITIONS.get(partition, partition) if isinstance(partition, str) else partition
     options = {"clients": None if isinstance(partition, list | fc.ByOwner) else 6, "model": "mlp"} | options
-    return fc.federation(source, partition=partition, **options)
+    return fc.federation(SOURCE, partition=partition, **options)
 
 
 def names(x) -> list[int]:
@@ -47,7 +47,7 @@ def trained(f, i) -> list[int]:
 # --- who keeps which samples --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_each_client_keeps_its_share_of_its_own_samples_in_the_proportions_of_its_labels(partition, share):
     whole, cut = fed(partition), fed(partition, own_test=share)
@@ -104,13 +104,8 @@ def test_validation_and_public_data_are_taken_first_and_nothing_is_in_two_places
 
 
 def test_a_sample_of_several_clients_is_kept_out_of_all_training():
-    class Doubled:
-        overlapping = True
-
-        def split(self, labels, clients, rng, owner):
-            return [np.arange(60)] * clients
-
-    f = fed(Doubled(), clients=3, own_test=0.2)
+    doubled = SimpleNamespace(overlapping=True, split=lambda labels, clients, rng, owner: [np.arange(60)] * clients)
+    f = fed(doubled, clients=3, own_test=0.2)
     kept = [names(f.own_test(i)[0]) for i in range(3)]
     assert kept[0] == kept[1] == kept[2]
     assert f.sizes.tolist() == [48, 48, 48]
@@ -120,9 +115,9 @@ def test_a_sample_of_several_clients_is_kept_out_of_all_training():
 # --- the numbers made of them ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("normalise", ["pooled", "client"])
-@pytest.mark.parametrize("augment", [None, fc.RandAugment(once=True)])
-@pytest.mark.parametrize("partition", ["dirichlet", "owners"])
+@pytest.mark.parametrize(("partition", "normalise", "augment"), [
+    ("dirichlet", "pooled", None), ("owners", "pooled", fc.RandAugment(once=True)), ("owners", "client", None),
+])  # fmt: skip
 def test_own_accuracy_is_that_of_the_clients_module_on_what_it_keeps(partition, normalise, augment):
     f = fed(partition, own_test=0.3, normalise=normalise, augment=augment, model=normed)
     history = fc.simulate(fc.Ditto(0.1), f, rounds=2, local_steps=3, cohort=3, personal=True, progress=False)
@@ -149,11 +144,9 @@ def test_the_servers_metrics_and_the_clients_own_metrics_are_of_the_test_set_alo
 
 
 def test_own_test_data_replace_those_of_owners():
-    owners = dict(zip(["train_images", "train_labels", "test_images", "test_labels"], (X, Y, *TEST), strict=True))
-    owners |= {"train_owner": OWNER, "test_owner": np.arange(30) % 6}
-    by_owner = fc.federation(owners, partition=fc.ByOwner(), model="mlp")
+    owners = SOURCE | {"test_owner": np.arange(30) % 6}
+    by_owner, cut = (fc.federation(owners, partition=fc.ByOwner(), model="mlp", own_test=o) for o in (None, 0.4))
     assert [len(by_owner.own_test(i)[1]) for i in range(6)] == [5] * 6
-    cut = fc.federation(owners, partition=fc.ByOwner(), model="mlp", own_test=0.4)
     assert [len(cut.own_test(i)[1]) for i in range(6)] == [10] * 6
     found = cut.evaluate_clients(cut.x0.expand(6, -1))["own_accuracy"]
     for i in range(6):
@@ -188,11 +181,10 @@ def test_targets_that_are_no_classes_have_an_own_loss():
 
 
 @pytest.mark.parametrize("personal", [True, "local"])
-@pytest.mark.parametrize("n", [1, 6, 25])
+@pytest.mark.parametrize("n", [1, 25])
 def test_a_history_has_mean_spread_and_worst_tenth_of_the_clients(n, personal):
-    parts = np.array_split(np.random.default_rng(1).permutation(N), n) if n < 25 else [np.arange(6 * n).reshape(n, 6)]
-    parts = [part[: 3 + i % 4] for i, part in enumerate(parts if n < 25 else parts[0])]  # of unequal sizes
-    f = fed(parts, own_test=0.3)
+    parts = np.random.default_rng(1).permutation(N).reshape(25, 6)[:n]
+    f = fed([part[: 3 + i % 4] for i, part in enumerate(parts)], own_test=0.3)  # of unequal sizes
     cohort = max(1, n // 2)
     run = {"rounds": 2, "local_steps": 3, "cohort": cohort, "personal": personal, "progress": False}
     history = fc.simulate(fc.LocalOnly(), f, **run)
@@ -201,9 +193,8 @@ def test_a_history_has_mean_spread_and_worst_tenth_of_the_clients(n, personal):
         own = {i: v for (name, i), v in rows.items() if name == "own_accuracy"}
         assert len(own) == (n if personal is True or not t else cohort)
         v, N_i = np.array(list(own.values())), f.sizes[list(own)]
-        worst = sorted(v)[: max(1, len(v) // 10)]
         wanted = {"mean": v.mean(), "weighted": (N_i * v).sum() / N_i.sum(), "spread": v.std()}
-        wanted["worst_tenth"] = np.mean(worst)
+        wanted["worst_tenth"] = np.mean(sorted(v)[: max(1, len(v) // 10)])
         assert {k: rows[f"own_accuracy_{k}", None] for k in wanted} == pytest.approx(wanted, abs=1e-12)
     assert f"own_accuracy_mean {history.final('own_accuracy_mean'):.4g}" in repr(history)
     assert "own_accuracy_worst_tenth" in history._repr_html_()
@@ -214,32 +205,13 @@ def test_a_history_has_mean_spread_and_worst_tenth_of_the_clients(n, personal):
     assert table.loc[table["client"].isna(), "metric"].tolist() == [f"own_accuracy_{k}" for k in wanted]
 
 
-def test_without_own_data_the_clients_accuracy_on_the_test_set_is_summed_up():
-    history = fc.simulate(fc.LocalOnly(), fed(), rounds=1, local_steps=5, personal=True, progress=False)
+def test_without_own_data_the_clients_accuracy_on_the_test_set_is_summed_up_and_no_metric_of_a_similar_name():
+    run = {"rounds": 1, "local_steps": 5, "personal": True, "progress": False}
+    history = fc.simulate(fc.LocalOnly(), fed(normalise="client"), **run)
     values = [history.final("accuracy", i) for i in range(6)]
     assert history.final("accuracy_mean") == pytest.approx(np.mean(values))
     assert history.final("accuracy_worst_tenth") == min(values)
-    assert set(history.clients()["metric"]) == {
-        "accuracy", "accuracy_mean", "accuracy_weighted", "accuracy_spread", "accuracy_worst_tenth",
-    }  # fmt: skip
-
-
-def test_the_clients_table_leaves_out_other_metrics_with_a_similar_name():
-    history = fc.simulate(
-        fc.LocalOnly(), fed(normalise="client"), rounds=1, local_steps=5, personal=True, progress=False
-    )
     assert {"accuracy_target", "accuracy_pooled"} <= set(history.frame()["metric"])
     assert set(history.clients()["metric"]) == {
         "accuracy", "accuracy_mean", "accuracy_weighted", "accuracy_spread", "accuracy_worst_tenth",
     }  # fmt: skip
-
-
-def test_histories_are_equal_where_they_are_the_same():
-    a, b = (fc.simulate(fc.FedAvg(), fed(), rounds=0, progress=False) for _ in range(2))
-    assert [a, b].index(b) == 1
-    assert len({a, b, a}) == 2
-
-
-def test_a_run_without_clients_models_says_what_it_needs():
-    with pytest.raises(KeyError, match="use personal=True"):
-        fc.simulate(fc.FedAvg(), fed(), rounds=1, progress=False).clients()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedcore as fc
 
-claim = settings(max_examples=60, deadline=None, derandomize=True)
+claim = settings(max_examples=40, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**32 - 1)
 labels = st.lists(st.integers(0, 6), min_size=1, max_size=150).map(np.array)
 
@@ -42,21 +42,13 @@ def cases(draw):
 
 
 @claim
-@given(cases())
-def test_iid_loses_and_doubles_nothing_and_sizes_differ_by_one_at_most(case):
-    y, clients, seed = case
-    parts = split(fc.IID(), y, clients, seed)
-    assert_complete(parts, len(y), clients)
-    assert np.ptp([len(p) for p in parts]) <= 1
-
-
-@claim
 @given(cases(), st.floats(0.01, 100))
-def test_dirichlet_with_equal_sizes_loses_and_doubles_nothing_and_is_equal(case, q):
+def test_iid_and_dirichlet_with_equal_sizes_lose_and_double_nothing_and_sizes_differ_by_one_at_most(case, q):
     y, clients, seed = case
-    parts = split(fc.Dirichlet(q, equal_sizes=True), y, clients, seed)
-    assert_complete(parts, len(y), clients)
-    assert np.ptp([len(p) for p in parts]) <= 1
+    for partition in (fc.IID(), fc.Dirichlet(q, equal_sizes=True)):
+        parts = split(partition, y, clients, seed)
+        assert_complete(parts, len(y), clients)
+        assert np.ptp([len(p) for p in parts]) <= 1
 
 
 @claim
@@ -87,10 +79,6 @@ def test_shards_gives_exactly_c_labels_to_each_client_in_equal_shares(c, clients
         assert np.ptp(shares) <= 1
 
 
-def label_sets(parts, y):
-    return [frozenset(y[p].tolist()) for p in parts]
-
-
 TEN = np.repeat(np.arange(10), 200)
 
 
@@ -105,26 +93,12 @@ def test_shards_that_are_cut_are_equal_runs_of_the_sorted_samples_and_a_client_m
     assert held == {1, 2, 3}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_shards_are_dealt_at_random_so_that_clients_share_labels_in_many_ways(seed):
-    sets = label_sets(split(fc.Shards(2), TEN, 100, seed), TEN)
+    sets = [frozenset(TEN[p].tolist()) for p in split(fc.Shards(2), TEN, 100, seed)]
     # 100 free draws of the 45 pairs would give 40.2 distinct ones; equally many shards of each label give 42
     assert 33 <= len(set(sets)) <= 45
-    together = np.zeros((10, 10), bool)
-    for pair in sets:
-        a, b = sorted(pair)
-        together[a, b] = True
-    assert together.sum() == len(set(sets))  # nobody holds a label twice
-    assert together[np.triu_indices(10, 1)].mean() > 0.7  # nearly every pair of labels meets in some client
-
-
-def test_every_pair_of_labels_is_dealt_equally_often():
-    counts = np.zeros((10, 10))
-    for seed in range(200):
-        for held in label_sets(split(fc.Shards(3), TEN, 10, seed), TEN):
-            counts[np.ix_(sorted(held), sorted(held))] += 1
-    pairs = counts[np.triu_indices(10, 1)]  # 200 * 10 clients * 3 pairs over 45 pairs
-    assert abs(pairs - 6000 / 45).max() < 5 * np.sqrt(6000 / 45)
+    assert {len(pair) for pair in sets} == {2}  # nobody holds a label twice
 
 
 @claim
@@ -159,18 +133,10 @@ def test_the_same_seed_gives_the_same_partition_and_another_seed_another(partiti
     assert not all(np.array_equal(p, q) for p, q in zip(a, c, strict=True))
 
 
-@pytest.mark.parametrize("partition", ALL, ids=repr)
-def test_splitting_changes_neither_labels_nor_owners(partition):
-    rng = np.random.default_rng(0)
-    y, owner = rng.integers(0, 10, 600), rng.integers(0, 30, 600)
-    y.flags.writeable = owner.flags.writeable = False  # writing to them would raise
-    split(partition, y, 12, 3, owner)
-
-
 @pytest.mark.parametrize("equal", [False, True])
 def test_small_q_is_more_skewed_than_large_q(equal):
     y = np.repeat(np.arange(10), 200)
-    mean = [np.mean([skew(split(fc.Dirichlet(q, equal), y, 20, s), y) for s in range(5)]) for q in (0.05, 0.3, 2, 100)]
+    mean = [np.mean([skew(split(fc.Dirichlet(q, equal), y, 20, s), y) for s in range(3)]) for q in (0.05, 0.3, 2, 100)]
     assert mean == sorted(mean, reverse=True)
     assert mean[0] > 0.5
     assert mean[-1] < 0.15
@@ -180,7 +146,7 @@ def test_small_q_is_more_skewed_than_large_q(equal):
 @pytest.mark.parametrize("q", [0.03, 0.05, 0.1])
 def test_dirichlet_draws_again_until_each_client_has_fedmls_ten_samples(q):
     y = np.repeat(np.arange(10), 100)
-    for seed in range(10):
+    for seed in range(5):
         assert min(map(len, split(fc.Dirichlet(q), y, 10, seed))) >= 10
     # without the redraw it would happen: one sample is enough here
     assert min(min(map(len, split(fc.Dirichlet(q, min_size=1), y, 10, s))) for s in range(30)) < 10
@@ -248,5 +214,3 @@ def test_an_owner_in_parts_is_several_clients_that_share_nothing_with_other_owne
         fc.ByOwner(parts=2).split(labels, 5, generator, owner)
     with pytest.raises(ValueError, match="use clients=6 or None, or parts=1 and subset=True to draw some"):
         fc.ByOwner(subset=True, parts=2).split(labels, 5, generator, owner)
-    with pytest.raises(ValueError, match=r"clients=4 .* use clients=3 or None, or clients<=3"):
-        fc.ByOwner(subset=True).split(labels, 4, generator, owner)

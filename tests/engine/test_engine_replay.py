@@ -10,7 +10,7 @@ from torch import nn
 import fedcore as fc
 from fedcore.engine import replay
 
-METHODS = [fc.FedAvg(), fc.SCAFFOLD("I"), fc.Mime(0.6), fc.FedSAM(0.05), fc.DFedGAM(fc.Ring(), 0.05), fc.HeteroFL(0.5)]
+METHODS = [fc.FedAvg(), fc.SCAFFOLD("I"), fc.Mime(0.6), fc.HeteroFL(0.5)]
 SIZES = (13, 7, 20, 4, 9, 3, 8)
 
 

@@ -28,14 +28,6 @@ RUN = {"rounds": 2, "lr": 0.1, "batch_size": 4}
 SIZES = (7, 4, 3, 2)  # of one or two local steps; of three in a round, two come again in the next
 READS = (fc.FedALA,)  # the methods that `on_host` names
 LATER = (fc.FedALA, fc.STEM)  # what they ask of the engine after a client's first round is not what they ask in it
-# One method for everything that rules ask of the engine: its own local steps, gradients elsewhere, of all data, along a
-# direction or of the last layers, representations, smaller networks of every kind, and the scores that choose them.
-KINDS = [
-    fc.FedAvg(), fc.SCAFFOLD("I"), fc.Mime(0.6), fc.STEM(0.4), fc.FedSAM(0.05), fc.MOON(2.0), fc.FedALA(1, 0.8, 0.5),
-    fc.DFedGAM(fc.Ring(), 0.05, form="gam"), fc.HeteroFL({1: 0.5, 0.5: 0.5}), fc.FjORD({1: 0.5, 0.5: 0.5}),
-    fc.FedRolex(0.5, training="masked"), fc.DepthFL(1.0, alpha=0.2), fc.FedDSE({1: 0.5, 0.5: 0.5}, 1.0),
-    fc.FedGSE(0.5, "SPL", public=1),
-]  # fmt: skip
 
 
 def normed(shape, classes) -> nn.Module:
@@ -86,12 +78,12 @@ ONE, BF16 = {"rounds": 1}, {"compute": torch.bfloat16}
 # methods, options of the federation, and of the run
 ROUNDS = {
     "batched": (METHODS, {"model": normed, "path": "batched"}, {}),
-    "written": (METHODS, {"model": written_out, "path": "written"}, ONE),
-    "states in host memory": ([m for m in METHODS if m.client_state], {}, {"chunk": 100, "free": 0.0}),
-    "in chunks from host memory": (METHODS, {}, {"chunk": 2}),
-    "sequential": (KINDS, {"model": normed, "path": "sequential"}, ONE),
-    "linear": (KINDS, {"model": "mlp", "path": "written"}, ONE),
-    **{f"{path} in bfloat16": (KINDS, {"model": model, "path": path} | BF16, {})
+    "written": (h.ASKING, {"model": written_out, "path": "written"}, ONE),
+    "states in host memory": ([m for m in h.ASKING if m.client_state], {}, {"chunk": 100, "free": 0.0}),
+    "in chunks from host memory": ([*h.ASKING, *(m for m in METHODS if m.client_state)], {}, {"chunk": 2}),
+    "sequential": (h.ASKING, {"model": normed, "path": "sequential"}, ONE),
+    "linear": (FEW, {"model": "mlp", "path": "written"}, ONE),
+    **{f"{path} in bfloat16": (FEW, {"model": model, "path": path} | BF16, {})
        for path, model in (("batched", normed), ("sequential", normed), ("written", written_out))},
     "full batches": (FEW, {}, {"batch_size": None}),
     "cropped and mirrored": ([fc.FedAvg()], {"augment": fc.CropFlip(2)}, {}),
@@ -145,8 +137,3 @@ def test_a_method_that_mixes_devices_or_waits_is_seen():
         pretend(Mixes(), small())
     with pytest.raises(Exception, match=r"item|data-dependent|_local_scalar_dense"):
         pretend(Waits(), small())
-
-
-def test_without_the_permission_the_one_allowed_read_is_seen():
-    with pytest.raises(Exception, match=r"item|data-dependent|_local_scalar_dense|bool"):
-        pretend(fc.FedALA(1, lr=1e-6), small(), rounds=4, cohort=None)

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import NETS, thin
+from networks import DISTINCT, thin
 from torch import nn
 
 import fedcore as fc
-from fedcore.submodels import Depth, Width
 
 RUN = {"rounds": 2, "lr": 0.05, "local_steps": 2, "batch_size": 4, "eval_every": 2}
 
@@ -37,9 +36,17 @@ def trained(**options) -> tuple[fc.Federation, fc.History]:
     return fed, fc.simulate(fc.FedAvg(), fed, **RUN)
 
 
-def texts(n: int = 40) -> fc.data.Source:
-    x = np.random.default_rng(0).integers(0, 80, (n, 6)).astype(np.uint8)
-    return fc.data.Source("texts", x, np.arange(n) % 80, x[:15], np.arange(15), 80, text=True)
+@pytest.fixture(scope="module")
+def own():
+    return trained(model=Own())
+
+
+def heads(shape, classes) -> nn.Module:
+    return fc.submodels.with_heads(two_layers(shape, classes), classes)
+
+
+def two_layers(shape, classes) -> nn.Module:
+    return fc.models.mlp(shape, classes, (8, 6))
 
 
 def assert_as_evaluated(fed: fc.Federation, params: torch.Tensor, accuracy: float | None = None) -> nn.Module:
@@ -60,33 +67,33 @@ def assert_as_evaluated(fed: fc.Federation, params: torch.Tensor, accuracy: floa
 # --- as accurate as the history says ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "shape"), [n[:2] for n in NETS], ids=str)
-def test_a_module_classifies_every_test_image_as_the_history_did(name, shape):
-    fed = h.network(sizes=(6, 4), model=partial(thin, name), shape=shape)
+MODELS = {
+    name: (partial(thin, name), shape) for name, shape, *_ in DISTINCT if not name.startswith(("thesis", "cifar"))
+}
+MODELS |= {"a user's": (Own(), (1, 4, 4)), "heads": (heads, (1, 4, 4))}
+MODELS["projected"] = fc.models.projected(two_layers, 5), (1, 4, 4)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_module_classifies_every_test_image_as_the_history_did(kind):
+    model, shape = MODELS[kind]
+    fed = h.network(sizes=(6, 4), model=model, shape=shape)
     history = fc.simulate(fc.FedAvg(), fed, rounds=1, lr=0.05, local_steps=1, batch_size=4)
     assert_as_evaluated(fed, history.params, history.final())
 
 
 def test_a_module_of_a_text_model_takes_symbols_of_any_whole_type():
-    fed = fc.federation(texts(), clients=2, model="lstm", dtype=torch.float64)
+    x = np.random.default_rng(0).integers(0, 80, (40, 6)).astype(np.uint8)
+    source = fc.data.Source("texts", x, np.arange(40) % 80, x[:15], np.arange(15), 80, text=True)
+    fed = fc.federation(source, clients=2, model="lstm", dtype=torch.float64)
     history = fc.simulate(fc.FedAvg(), fed, **RUN)
-    module = assert_as_evaluated(fed, history.params, history.final())
+    module, raw = assert_as_evaluated(fed, history.params, history.final()), torch.as_tensor(x[:15])
     assert fed.d == 133_520
-    raw = torch.as_tensor(fed.source.test_x)
     assert torch.equal(module(raw), module(raw.int()))
 
 
-@pytest.mark.parametrize("model", [
-    Own(), lambda shape, classes: fc.submodels.with_heads(fc.models.mlp(shape, classes, (8, 6)), classes),
-    fc.models.projected(lambda shape, classes: fc.models.mlp(shape, classes, (8,)), 5),
-])  # fmt: skip
-def test_so_does_that_of_a_users_class_of_a_network_with_heads_and_of_a_projected_one(model):
-    fed, history = trained(model=model)
-    assert_as_evaluated(fed, history.params, history.final())
-
-
 def test_a_network_with_heads_answers_by_their_mean_and_in_training_mode_by_each():
-    fed, history = trained(model=lambda shape, c: fc.submodels.with_heads(fc.models.mlp(shape, c, (8, 6)), c))
+    fed, history = trained(model=heads)
     module, x = fed.module(history.params), torch.as_tensor(fed.source.test_x)
     each = copy.deepcopy(module).train()(x)
     assert each.shape == (10, 2, 3)
@@ -94,22 +101,12 @@ def test_a_network_with_heads_answers_by_their_mean_and_in_training_mode_by_each
 
 
 def test_depthfl_gives_a_module_on_the_federation_that_it_ran_on_and_refuses_the_other():
-    fed, method = h.network(model=lambda shape, c: fc.models.mlp(shape, c, (8, 6))), fc.DepthFL({1: 0.5, 0.5: 0.5})
+    fed, method = h.network(model=two_layers), fc.DepthFL({1: 0.5, 0.5: 0.5})
     history = fc.simulate(method, fed, **RUN)
     for wrong in (fed.module, fed.evaluate, fed.correct, fed.objective):
         with pytest.raises(ValueError, match=rf"\({len(history.params)},\).*\({fed.d},\).*method.on\(fed\)"):
             wrong(history.params)
     assert_as_evaluated(method.on(fed), history.params, history.final())
-
-
-@pytest.mark.parametrize("to", [Width(0.5), Depth(1)])
-def test_a_sub_models_module_is_the_smaller_network(to):
-    fed = h.network(model=lambda shape, c: fc.models.mlp(shape, c, (8, 6)))
-    if isinstance(to, Depth):
-        fed = fc.DepthFL({1: 0.5, 0.5: 0.5}).on(fed)
-    places = fed.neurons().places(fed.neurons().prefix(0.5))[0] if isinstance(to, Width) else to.places(fed.layout)
-    module = assert_as_evaluated(fed.shrink(to), fed.x0[places])
-    assert sum(p.numel() for p in module.parameters()) == len(places) < fed.d
 
 
 @pytest.mark.parametrize("normalise", ["pooled", "half"])
@@ -123,28 +120,11 @@ def test_images_are_normalised_inside_however_they_come(normalise):
         module(torch.zeros(10, 5, 5))
 
 
-# --- by client ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("normalise", ["pooled", "client"])
-def test_a_clients_module_is_as_accurate_as_its_personal_model(normalise):
-    fed = h.network(sizes=(13, 9, 20), model=Own(), normalise=normalise)
-    history = fc.simulate(fc.FedBN(), fed, personal=True, **RUN)
-    X = history.method.personal(history.state, fed.layout)
-    x, y = torch.as_tensor(fed.source.test_x), torch.as_tensor(fed.source.test_y)
-    for i in range(fed.n):
-        logits = fed.module(X[i], client=i)(x)
-        assert float((logits.argmax(1) == y).double().mean()) == history.final("accuracy", i)
-        h.close(F.cross_entropy(logits, y), history.final("loss", i), 1e-12)
-    a, b = (fed.module(X[0], client=i)(x) for i in (0, 1))
-    assert not torch.allclose(a, b)  # other statistics
-
-
 # --- an ordinary module -------------------------------------------------------------------------------------------
 
 
-def test_a_module_is_a_copy_that_shares_nothing_with_the_federation_or_another_copy():
-    fed, history = trained(model=Own())
+def test_a_module_is_a_copy_that_shares_nothing_with_the_federation_or_another_copy(own):
+    fed, history = own
     before, params = fed.evaluate(history.params), history.params.clone()
     module, other = fed.module(history.params), fed.module(history.params)
     for tensor in module.state_dict().values():
@@ -155,8 +135,8 @@ def test_a_module_is_a_copy_that_shares_nothing_with_the_federation_or_another_c
     assert all(p.requires_grad and p.is_leaf for p in other.parameters())
 
 
-def test_a_state_dict_loads_into_another_copy_and_its_network_into_the_users_class():
-    fed, history = trained(model=Own())
+def test_a_state_dict_loads_into_another_copy_and_its_network_into_the_users_class(own):
+    fed, history = own
     module, x = fed.module(history.params), torch.as_tensor(fed.source.test_x)
     again = fed.module(fed.x0)
     again.load_state_dict(module.state_dict())
@@ -177,10 +157,8 @@ def test_a_layer_that_stands_twice_and_a_frozen_parameter_stay_so():
     assert module.network.state_dict().keys() == net.state_dict().keys()
 
 
-@pytest.mark.parametrize(("model", "shape"), [("mlp", (1, 4, 4)), ("digit_cnn", (1, 8, 8)), (Own(), (1, 4, 4)),
-                                              ("digit_model_small", (3, 16, 16))])  # fmt: skip
-def test_torch_exports_a_module_for_batches_of_any_size(model, shape):
-    fed, history = trained(sizes=(12, 8), model=model, shape=shape)
+def test_torch_exports_a_module_for_batches_of_any_size(own):
+    fed, history = own
     module, x = fed.module(history.params), torch.as_tensor(fed.source.test_x)
     program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim("B")},))
     for part in (x, x[:3]):
@@ -202,37 +180,30 @@ def test_onnx_runs_a_module(tmp_path):
 # --- a warm start -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", ["vector", "array", "state_dict", "network", "module", "its state_dict"])
-def test_parameters_go_out_and_come_back_to_the_bit(kind, dtype):
-    fed, history = trained(model=Own(), dtype=dtype)
+def test_parameters_go_out_and_come_back_to_the_bit(kind, own):
+    fed, history = own
     module = fed.module(history.params)
     start = {
         "vector": history.params, "array": history.params.numpy(), "state_dict": module.network.state_dict(),
         "network": module.network, "module": module, "its state_dict": module.state_dict(),
     }[kind]  # fmt: skip
-    warm = h.network(model=Own(), dtype=dtype, start=start)
+    warm = h.network(model=Own(), start=start)
     assert torch.equal(warm.x0, history.params)
     assert warm.evaluate(warm.x0) == fed.evaluate(history.params)
     assert fc.simulate(fc.FedAvg(), warm, rounds=0).final() == history.final()
 
 
-def test_a_start_is_part_of_a_runs_identity_and_leaves_the_users_module_alone():
-    model = Own()
+def test_a_start_and_its_buffers_are_part_of_a_runs_identity_and_leave_the_users_module_alone():
+    model, other = Own(), Own(factor=2.0)
     before = copy.deepcopy(model.state_dict())
     fed, history = trained(model=model)
     warm = h.network(model=model, start=history.params)
     assert warm.fingerprint() != fed.fingerprint() == h.network(model=model).fingerprint()
     assert warm.fingerprint() == h.network(model=model, start=fed.module(history.params)).fingerprint()
     assert h.network(model=model, start=fed.x0).fingerprint() == fed.fingerprint()
+    doubled = h.network(model=model, start={**fed.module(fed.x0).network.state_dict(), "factor": other.factor})
+    assert float(doubled.engine.module.factor) == 2.0
+    assert torch.equal(doubled.x0, fed.x0)
+    assert doubled.fingerprint() != fed.fingerprint()
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-
-
-def test_buffers_of_a_start_are_taken_over_and_part_of_the_identity():
-    fed, other = h.network(model=Own()), Own(factor=2.0)
-    warm = h.network(model=Own(), start={**other.state_dict(), **fed.module(fed.x0).network.state_dict()})
-    assert float(warm.engine.module.factor) == 0.5
-    warm = h.network(model=Own(), start={**fed.module(fed.x0).network.state_dict(), "factor": other.factor})
-    assert float(warm.engine.module.factor) == 2.0
-    assert torch.equal(warm.x0, fed.x0)
-    assert warm.fingerprint() != fed.fingerprint()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import Centred, Net, batch, by_autograd, relative, rows
+from networks import Net, batch, by_autograd, relative, rows
 from torch import nn
 
 import fedcore as fc
@@ -62,12 +62,10 @@ def fixed(module) -> nn.Module:
 
 WRITTEN, BATCHED, SEQUENTIAL = "written", "batched", "sequential"
 gn = lambda c: nn.GroupNorm(2, c)  # noqa: E731
-flat_relu = lambda m, x: m.fc2(F.relu(m.fc1(torch.flatten(x, 1))))  # noqa: E731
 
 MODULES = {
     "MLP, view(size)": (lambda: mlp(lambda m, x: m.fc2(torch.relu(m.fc1(x.view(x.size(0), -1))))), WRITTEN),
     "MLP, reshape(shape)": (lambda: mlp(lambda m, x: m.fc2(F.relu(m.fc1(x.reshape(x.shape[0], -1))))), WRITTEN),
-    "MLP, flatten": (lambda: mlp(flat_relu), WRITTEN),
     "MLP, in place": (lambda: mlp(lambda m, x: m.fc2(m.fc1(x.flatten(1)).relu_())), WRITTEN),
     "MLP, tanh": (lambda: mlp(lambda m, x: m.fc2(torch.tanh(m.fc1(x.flatten(1))))), WRITTEN),
     "MLP, GELU": (lambda: mlp(lambda m, x: m.fc2(F.gelu(m.fc1(x.flatten(1)), approximate="tanh"))), WRITTEN),
@@ -89,9 +87,6 @@ MODULES = {
     "batch norm": (
         lambda: cnn(lambda m, x: m.out(pooled(m.n2(m.c2(pooled(m.n1(m.c1(x)))))).flatten(1)), n1=nn.BatchNorm2d(6),
                     n2=nn.BatchNorm2d(8)), WRITTEN),
-    "depthwise": (
-        lambda: nn.Sequential(nn.Conv2d(1, 6, 3), nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 4, 1), nn.Flatten(),
-                              nn.Linear(64, 5)), BATCHED),
     "grouped": (lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 6, 3, groups=2), nn.Flatten(), nn.Linear(96, 5)),
                 BATCHED),
     "padding same": (lambda: nn.Sequential(nn.Conv2d(1, 3, 3, padding="same"), nn.Flatten(), nn.Linear(192, 5)),
@@ -105,17 +100,10 @@ MODULES = {
     "fixed batch norms of features": (
         lambda: fixed(nn.Sequential(nn.Flatten(), nn.Linear(64, 9), FixableBatchNorm1d(9), nn.Tanh(), nn.Linear(9, 5))),
         BATCHED),
-    "torchvision ResNet18, group norm": (
-        lambda: thin_resnet(), BATCHED),
-    "torchvision MobileNetV2, group norm": (
-        lambda: vision().mobilenet_v2(
-            num_classes=5, width_mult=0.1, norm_layer=lambda c: nn.GroupNorm(1, c), dropout=0.0), BATCHED),
+    "torchvision ResNet18, group norm": (lambda: thin_resnet(), BATCHED),
     "torchvision vision transformer": (lambda: vision_transformer(), "mapped"),
     "one ReLU twice": (lambda: one_relu(), WRITTEN),
     "a kind of Conv2d": (lambda: nn.Sequential(Standardised(1, 4, 3), nn.Flatten(), nn.Linear(144, 5)), "mapped"),
-    "stride, dilation, no bias": (
-        lambda: nn.Sequential(nn.Conv2d(1, 3, 3, stride=2, bias=False), nn.Tanh(), nn.Conv2d(3, 4, 2, dilation=2),
-                              nn.Flatten(), nn.Linear(4, 5)), "any"),
     "group norm on vectors": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.GroupNorm(4, 16), nn.Linear(16, 5, bias=False)),
         BATCHED),
@@ -138,15 +126,11 @@ MODULES = {
     "a parameter of its own": (
         lambda: Net(lambda m, x: m.out(x.flatten(1) * m.scale), scale=nn.Parameter(torch.rand(64)),
                     out=nn.Linear(64, 5)), "mapped"),
-    "1-D convolution": (
-        lambda: Net(lambda m, x: m.out(F.relu(m.c(x.flatten(2))).mean(2)), c=nn.Conv1d(1, 6, 5), out=nn.Linear(6, 5)),
-        "mapped"),
     "tied weights": (
         lambda: Net(lambda m, x: m.out(F.relu(m.fc(F.relu(m.fc(x.flatten(1)))))), fc=nn.Linear(64, 64),
                     out=nn.Linear(64, 5)), "mapped"),
     "an unused layer": (lambda: Net(lambda m, x: m.out(x.flatten(1)), out=nn.Linear(64, 5), idle=nn.Linear(2, 2)),
                         "mapped"),
-    "an own layer": (lambda: nn.Sequential(nn.Flatten(), Centred(), nn.Linear(64, 5)), "mapped"),
     "recurrent": (
         lambda: Net(lambda m, x: m.out(m.lstm(x.squeeze(1))[0][:, -1]), lstm=nn.LSTM(8, 6, batch_first=True),
                     out=nn.Linear(6, 5)), SEQUENTIAL),
@@ -203,10 +187,7 @@ def thin_resnet() -> nn.Module:
 
 def built(kind: str) -> nn.Module:
     torch.manual_seed(0)
-    module = MODULES[kind][0]().double()
-    if "MobileNet" in kind:
-        module.features[0][0] = nn.Conv2d(1, module.features[0][0].out_channels, 3, padding=1, bias=False).double()
-    return module
+    return MODULES[kind][0]().double()
 
 
 @pytest.mark.parametrize("kind", MODULES)
@@ -238,31 +219,9 @@ def test_dropout_of_a_client_is_what_it_would_draw_alone():
     module = cnn(
         lambda m, x: m.out(m.drop(pooled(m.c2(F.dropout(pooled(m.c1(x)), 0.3)))).flatten(1)), drop=nn.Dropout(0.5)
     )
-    module = module.double()
-    b = batch(3, 6, (1, 8, 8), 5)
-    Y = rows(module, 3)
-    engine = Engine(module)
+    engine, Y, b = Engine(module.double()), rows(module, 3), batch(3, 6, (1, 8, 8), 5)
     assert (engine.chosen(torch.device("cpu")), engine.random) == (BATCHED, True)
-    G = engine.gradient(Y, b)[0]
-    assert relative(G, engine.forced("sequential").gradient(Y, b)[0]) < 1e-12
-    assert relative(G[1:2], engine.gradient(Y[1:2], b.rows(slice(1, 2)))[0]) < 1e-12
-    other = type(b)(b.x, b.y, b.w, b.count, [k + 10 for k in b.key])
-    assert relative(engine.gradient(Y, other)[0], G) > 0.01
-
-
-@pytest.mark.parametrize(
-    "kind", ["MLP, view(size)", "CNN, functions", "residual, group norm", "torchvision vision transformer", "depthwise"]
-)
-def test_a_run_is_that_of_one_client_after_another(kind):
-    def run(path):
-        fed = fc.federation(
-            h.images(90), clients=6, model=lambda shape, classes: built(kind), dtype=torch.float64, path=path
-        )
-        return fc.simulate(fc.SCAFFOLD(), fed, rounds=2, cohort=4, batch_size=6, lr=0.1)
-
-    fast, slow = run("auto"), run("sequential")
-    assert relative(fast.params, slow.params) < 1e-10
-    assert fast.final() == slow.final()
+    assert relative(engine.gradient(Y, b)[0], engine.forced("sequential").gradient(Y, b)[0]) < 1e-12
 
 
 def test_neurons_of_a_module_are_those_of_its_layers():
@@ -282,22 +241,14 @@ def test_a_federation_names_its_path_and_why_it_is_slow():
         return repr(fc.federation(h.images(60), clients=5, model=lambda shape, classes: built(kind), **more))
 
     assert shown("CNN, functions").endswith("path='written')")
+    assert repr(fc.federation("digits", clients=3, model="thesis_cnn_small")).endswith("path='written')")
     assert shown("torchvision vision transformer").endswith("path='batched')")
     assert "path='sequential' (one client after another, which is slow: no rule for Net" in shown("recurrent")
     assert shown("recurrent", path="sequential").endswith("path='sequential')")
 
 
 def test_a_forward_is_read_without_being_changed():
-    class Remembers(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc, self.last = nn.Linear(64, 5), None
-
-        def forward(self, x):
-            self.last = x
-            return self.fc(x.flatten(1))
-
-    module = Remembers()
+    module = Net(lambda m, x: (setattr(m, "last", x), m.fc(x.flatten(1)))[1], fc=nn.Linear(64, 5), last=None)
     fed = fc.federation(h.images(60), clients=5, model=module)
     assert fed.engine.chosen(fed.device) == WRITTEN
     assert module.last is None

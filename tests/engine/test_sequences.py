@@ -37,10 +37,7 @@ def gru(**options):
 
 TEXTS = {
     "LSTM": lambda: text(lambda m, x: m.r(x)[0][:, -1], r=lstm()),
-    "LSTM of two layers": lambda: text(lambda m, x: m.r(x)[0][:, -1, :], r=lstm(num_layers=2)),
     "LSTM, h_n squeezed": lambda: text(lambda m, x: m.r(x)[1][0].squeeze(0), r=lstm(bias=False)),
-    "LSTM, all states": lambda: Net(
-        lambda m, x: m.out(m.r(m.e(x))[0].flatten(1)), e=nn.Embedding(V, F), r=lstm(), out=nn.Linear(6 * L, C)),
     "LSTM between layers": lambda: text(
         lambda m, x: torch.relu(m.b(m.n(m.r(m.a(x))[0])))[:, -1], a=nn.Linear(F, F), r=lstm(), n=nn.LayerNorm(6),
         b=nn.Linear(6, 6)),
@@ -54,8 +51,7 @@ TEXTS = {
         lambda m, x: torch.relu(m.c(x.transpose(1, 2))).mean(2), c=nn.Conv1d(F, 6, 3)),
 }  # fmt: skip
 SERIES = {
-    "LSTM": lambda: series(lambda m, x: m.r(x)[0][:, -1], r=lstm()),
-    "GRU": lambda: series(lambda m, x: m.r(x)[0][:, 0], r=gru(num_layers=2)),
+    "LSTM of two layers": lambda: series(lambda m, x: m.r(x)[0][:, -1, :], r=lstm(num_layers=2)),
     "1-D CNN": lambda: nn.Sequential(
         nn.Conv1d(L, 6, 3, padding=1), nn.BatchNorm1d(6), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(6, 8, 2, groups=2),
         nn.GroupNorm(2, 8), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, C)),
@@ -72,7 +68,6 @@ BY_CLIENT = {
     "LSTM with options": lambda: series(
         lambda m, x: m.r(x)[0][:, -1], r=lstm(bidirectional=True), out=nn.Linear(12, C)),
     "GRU with options": lambda: series(lambda m, x: m.r(x)[0][:, -1], r=nn.GRU(F, 6)),  # along the samples
-    "Net": lambda: series(lambda m, x: m.r(x.transpose(0, 1))[0][-1], r=nn.GRU(F, 6)),  # steps first
     "a recurrent layer in nn.Sequential": lambda: nn.Sequential(
         lstm(), Net(lambda m, out: out[0][:, -1]), nn.Linear(6, C)),
 }  # fmt: skip
@@ -113,40 +108,23 @@ def test_what_has_no_rule_goes_one_by_one_and_says_why(reason):
 
 
 def test_a_slow_path_is_said_once_and_not_where_it_was_asked_for(recwarn):
-    fed = corpus(lambda: text(lambda m, x: m.r(x)[0][:, -1], r=lstm(bidirectional=True, hidden_size=3)), "auto")
-    for _ in range(2):
-        fc.simulate(fc.FedAvg(), fed, rounds=2, local_steps=1)
-    fc.simulate(fc.FedAvg(), fed.forced("sequential"), rounds=1, local_steps=1)
-    fc.simulate(fc.FedAvg(), corpus(TEXTS["GRU"], "auto"), rounds=1, local_steps=1)
+    def run(model, path="auto"):
+        draw = np.random.default_rng(0)
+        source = draw.integers(0, V, (60, L)), draw.integers(0, C, 60)
+        fed = fc.federation(source, clients=5, model=model, path=path, layout="text")
+        for _ in range(2):
+            fc.simulate(fc.FedAvg(), fed, rounds=2, local_steps=1)
+
+    slow = text(lambda m, x: m.r(x)[0][:, -1], r=lstm(bidirectional=True, hidden_size=3))
+    run(slow)
+    run(slow, "sequential")
+    run(TEXTS["GRU"]())
     (notice,) = [str(w.message) for w in recwarn]
     for words in ("Net is 'sequential' (one client after another", "LSTM with options", "path='sequential'"):
         assert words in notice
-
-
-def corpus(model, path, **more):
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, V, (60, L)), rng.integers(0, C, 60)
-    settings = {"layout": "text", "dtype": torch.float64} | more
-    return fc.federation((x, y), clients=5, model=lambda shape, classes: model().double(), path=path, **settings)
-
-
-@pytest.mark.parametrize("method", [fc.SCAFFOLD(), fc.FedSAM(0.05), fc.FedPer(1), fc.MimeLite(0.9)], ids=repr)
-def test_methods_on_texts_are_those_of_one_client_after_another(method):
-    def run(path):
-        fed = corpus(TEXTS["GRU"], path)
-        return fc.simulate(method, fed, rounds=2, cohort=None, batch_size=6, lr=0.1, eval_every=2)
-
-    fast, slow = run("auto"), run("sequential")
-    assert relative(fast.params, slow.params) < 1e-10
-    assert fast.final("loss") == pytest.approx(slow.final("loss"), rel=1e-10)
 
 
 def test_dropout_on_sequences_is_what_a_client_would_draw_alone():
     module, Y, b = setting(lambda: text(lambda m, x: m.r(m.d(x))[0][:, -1], r=lstm(), d=nn.Dropout(0.4)), (L,))
     engine = Engine(module)
     assert relative(engine.gradient(Y, b)[0], engine.forced("sequential").gradient(Y, b)[0]) < 1e-12
-
-
-def test_sub_models_of_recurrent_layers_are_refused():
-    with pytest.raises(ValueError, match="which neurons own what in Embedding"):
-        fc.simulate(fc.HeteroFL({1: 0.5, 0.5: 0.5}), corpus(TEXTS["LSTM"], "auto"), rounds=1)

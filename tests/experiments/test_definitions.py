@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 
-from fedbook import reproduce
+from fedbook import Cell, Table, reproduce
 from fedbook.documents import definitions
 from fedbook.results import batch, cells
 from fedbook.results.batch import ResultFolder
-from fedbook.results.provenance import SOURCES, Sources, roots
+from fedbook.results.provenance import SOURCES, roots
 from fedbook.studies import user_files
 from fedbook.studies.from_spec import build_federation
 
@@ -28,13 +29,9 @@ class FedHalf(fc.Method):
     def aggregate(self, r, y):
         return {"x": r.x + self.share * r.mean(y - r.x)}
 
-@dataclass
 class Even:
-    step: int = 1
-
     def split(self, labels, clients, rng, owner):
-        import numpy as np
-        return [np.arange(i, len(labels), clients * self.step) for i in range(clients)]
+        return [list(range(i, len(labels), clients)) for i in range(clients)]
 
 class Uneven:
     def split(self, labels): ...
@@ -80,6 +77,16 @@ def change(spec, part, value):
     return {**spec, part: value} if part == "method" else {**spec, "federation": {**spec["federation"], part: value}}
 
 
+def command(folder, *words, table="trial"):
+    """The status of the command on the folder's table, as of a process that starts now."""
+    definitions._added.clear()
+    user_files._load.cache_clear()
+    SOURCES._digests.clear()
+    places = ["--definitions", str(folder / "tables.py"), "--results", str(folder / "results")]
+    plain = ["--plain"] if table == "trial" else []
+    return reproduce.main([table, *plain, *places, *words])
+
+
 # --- where names lead ---------------------------------------------------------------------------------------------
 
 
@@ -108,7 +115,7 @@ def test_a_worker_with_another_current_folder_is_handed_absolute_paths(folder, m
     place = ResultFolder(folder / "results", "quick", "trial")
     seen = []
     monkeypatch.setattr(batch, "one", lambda place, cell, **more: seen.append(cell.spec["method"][0]))
-    batch.run(place, [definitions.Cell("half", SPEC)], [0], notebooks=False, progress=False)
+    batch.run(place, [Cell("half", SPEC)], [0], notebooks=False, progress=False)
     assert seen == [f"{folder / 'parts' / 'user.py'}:FedHalf"]
 
 
@@ -123,35 +130,15 @@ def test_the_rule_of_the_file_is_the_one_that_runs(folder, monkeypatch):
 # --- what makes a result older ------------------------------------------------------------------------------------
 
 
-def test_an_edited_file_makes_its_cells_older_and_no_others(folder):
-    definitions.add(folder / "tables.py")
-    half, fedavg = (cell.spec for cell in definitions.get("trial").cells("quick"))
-
-    def codes():
-        return [Sources(SOURCES.texts, SOURCES.packages).digest(roots(spec)) for spec in (half, fedavg)]
-
-    file, before = folder / "parts" / "user.py", codes()
-    file.write_text(METHOD + "\n# a comment\n")
-    assert codes() == before
-    file.write_text(METHOD.replace("self.share * r", "0.9 * self.share * r"))
-    assert codes()[0] != before[0]
-    assert codes()[1] == before[1]
-
-
 def test_a_batch_says_how_many_cells_that_stood_are_older_than_an_edited_rule(folder, capsys):
-    given = ["trial", "--plain", "--definitions", str(folder / "tables.py"), "--results", str(folder / "results")]
-
-    def run(*words):
-        definitions._added.clear()
-        user_files._load.cache_clear()  # as in a process that starts now
-        SOURCES._digests.clear()
-        assert reproduce.main([*given, *words]) == 0
-        return capsys.readouterr().out
-
-    assert "2 cells run, 0 stood already, 0 failed" in run()
-    (folder / "parts" / "user.py").write_text(METHOD.replace("self.share * r", "0.9 * self.share * r"))
-    assert "2 stood already (1 older than the code, which --outdated runs again), 0 failed" in run()
-    assert "1 cells run, 1 stood already, 0 failed" in run("--outdated")
+    for words, said in (
+        ((), "2 cells run, 0 stood already, 0 failed"),
+        ((), "2 stood already (1 older than the code, which --outdated runs again), 0 failed"),
+        (("--outdated",), "1 cells run, 1 stood already, 0 failed"),
+    ):
+        assert command(folder, *words) == 0
+        assert said in capsys.readouterr().out
+        (folder / "parts" / "user.py").write_text(METHOD.replace("self.share * r", "0.9 * self.share * r"))
 
 
 def test_a_file_beside_it_that_it_imports_counts_and_so_does_what_it_takes_from_the_package(folder):
@@ -163,20 +150,14 @@ def test_a_file_beside_it_that_it_imports_counts_and_so_does_what_it_takes_from_
 
 
 def test_results_stand_when_the_project_moves(folder):
-    before = definitions._placed(
-        reproduce.Table("t", "", "", lambda p: [reproduce.Cell("c", SPEC)], {"quick": ""}), folder
-    )
-    cell = before.cells("quick")[0]
-    moved = json.loads(json.dumps(cell.spec).replace("parts", "moved"))
+    cell = definitions._placed(Table("t", "", "", lambda p: [Cell("c", SPEC)], {"quick": ""}), folder).cells("quick")[0]
     os.rename(folder / "parts", folder / "moved")
+    moved = json.loads(json.dumps(cell.spec).replace("parts", "moved"))
     assert cells.identity(moved, 0) == cells.identity(cell.spec, 0) == cells.identity(SPEC, 0)
-    file = folder / "cell.json"
-    cells.run_cell(moved, [0], file=file)
-    again = folder / "again" / "user.py"
-    again.parent.mkdir()
-    again.write_text((folder / "moved" / "user.py").read_text())
+    cells.run_cell(moved, [0], file=folder / "cell.json")
+    shutil.copytree(folder / "moved", folder / "again")
     elsewhere = json.loads(json.dumps(moved).replace("moved", "again"))
-    assert cells.load(file, elsewhere).outdated() == []
+    assert cells.load(folder / "cell.json", elsewhere).outdated() == []
 
 
 # --- errors -------------------------------------------------------------------------------------------------------
@@ -204,22 +185,15 @@ def test_a_name_that_leads_nowhere_says_what_to_write(part, value, message, fold
 
 
 def test_a_cell_whose_file_is_broken_fails_alone_and_keeps_what_is_stored(folder, capsys):
-    given = ["trial", "--plain", "--definitions", str(folder / "tables.py"), "--results", str(folder / "results")]
-    assert reproduce.main(given) == 0
-    stored = (folder / "results" / "quick" / "trial" / "half.json").read_bytes()
+    assert command(folder) == 0
+    file = folder / "results" / "quick" / "trial" / "half.json"
+    stored = file.read_bytes()
     (folder / "parts" / "user.py").write_text(METHOD + "\ndef broken(:\n")
-    user_files._load.cache_clear()  # as in a process that starts now
-    definitions._added.clear()
-    assert reproduce.main([*given, "--seeds", "2"]) == 1
+    assert command(folder, "--seeds", "2") == 1
     out, err = capsys.readouterr()
     assert "1 cells run, 0 stood already, 1 failed" in out
     assert "user.py, line" in err
-    for words in (["--outdated"], ["--confirm"]):
-        definitions._added.clear()
-        SOURCES._digests.clear()
-        assert reproduce.main([*given, *words]) == 1
+    for words, table, status in ((["--outdated"], "trial", 1), (["--confirm"], "trial", 1), ([], "list", 2)):
+        assert command(folder, *words, table=table) == status
         assert "user.py, line" in capsys.readouterr().err
-    definitions._added.clear()
-    assert reproduce.main(["list", *given[2:]]) == 2
-    assert "user.py, line" in capsys.readouterr().err
-    assert (folder / "results" / "quick" / "trial" / "half.json").read_bytes() == stored
+    assert file.read_bytes() == stored

@@ -39,9 +39,8 @@ def test_it_runs_from_end_to_end_and_every_goal_is_judged(tmp_path):
         assert row["reached"] == (row["value"] >= row["goal"] if row["least"] else row["value"] <= row["goal"])
     first, second = found["cases"]
     assert (first["cohort"], second["cohort"]) == (10, 54)
-    assert {"written", "batched", "sequential", "vmapped"} <= first["samples_per_second"].keys() | first[
-        "refused"
-    ].keys()
+    ways = first["samples_per_second"].keys() | first["refused"].keys()
+    assert ways >= {"written", "batched", "sequential", "vmapped"}
     assert all(abs(sum(row["shares"].values()) - 1) < 1e-9 for row in found["profile"] + found["cells"])
     assert all(share > 0 for share in first["share_of_kernels"].values())
     assert first["operations"] > 1e6
@@ -50,15 +49,11 @@ def test_it_runs_from_end_to_end_and_every_goal_is_judged(tmp_path):
     assert found["code"], "it says which code it measured"
 
 
-def test_it_has_every_network_of_the_profile(desk):
+def test_it_has_every_network_of_the_profile_and_can_make_each(desk):
     trained = [cell.spec["federation"]["model"] for t in tables().values() for cell in t.cells("desk")
                if "federation" in cell.spec and t.document != "known"]  # fmt: skip
     assert [model for model in trained if model not in [n.model for n in desk.NETWORKS.values()]] == []
-
-
-def test_each_of_its_networks_can_be_made(desk):
-    for network in desk.NETWORKS.values():
-        assert desk.federation(network, [80, 80]).d > 0
+    assert all(desk.federation(network, [80, 80]).d > 0 for network in desk.NETWORKS.values())
 
 
 def test_one_command_writes_one_json_with_both_parts_and_one_picture(tmp_path, monkeypatch):
@@ -72,14 +67,6 @@ def test_one_command_writes_one_json_with_both_parts_and_one_picture(tmp_path, m
     assert "<svg" in (tmp_path / "speed.svg").read_text()
 
 
-def test_its_clients_are_as_unequal_as_those_of_the_real_federations(desk):
-    for name, smallest, largest, clients in (("CIFAR-10", 77, 1757, 100), ("MNIST by writer", 19, 131, 539)):
-        sizes = desk.dealt(name)
-        assert len(sizes) == clients
-        assert min(sizes) == pytest.approx(smallest, rel=0.15)
-        assert max(sizes) == pytest.approx(largest, rel=0.15)
-
-
 def test_sub_models_are_judged_by_their_own_goals_and_as_they_train_compactly(monkeypatch):
     stored = benchmarked.load(ROOT / "results" / "benchmarks")
     compact = {case["ratio"]: case["speedup"] for case in stored["submodels"]["cases"] if case["training"] == "compact"}
@@ -91,43 +78,26 @@ def test_sub_models_are_judged_by_their_own_goals_and_as_they_train_compactly(mo
             assert (row["measured"], row["reached"]) == (f"{speed:.3g}", reached)
 
 
-@pytest.mark.parametrize("goal", [None, 1000.0], ids=["as stored", "all missed"])
-def test_a_missed_goal_over_plain_sgd_stands_beside_what_the_kernels_alone_reach(goal):
-    stored = benchmarked.load(ROOT / "results" / "benchmarks")
-    for row in stored["desk"]["goals"]:
-        row["goal"] = goal or row["goal"]
-    table, told = benchmarked.goals(stored).set_index("what"), 0
-    for case in stored["desk"]["cases"]:
-        row = table.loc[f"{case['network']}, {case['cohort']} clients, over plain SGD"]
-        kernels = {k: v for k, v in case["ratio_to_plain"].items() if k.startswith("kernels") and "bfloat16" not in k}
-        if kernels and row["reached"] != "yes":
-            told += 1
-            bar, limit = max(kernels.values()), float(row["goal"].removeprefix("at least "))
-            assert row["bar"] == f"{bar:.3g}"
-            assert row["reached"] == ("no" if bar >= limit else benchmarked.BEYOND)
-            assert row["of the bar"] == f"{100 * case['ratio_to_plain'][case['path']] / bar:.0f}%"
-        else:
-            assert (row["bar"], row["of the bar"]) == ("", "")
-    over = table.index.str.endswith("over plain SGD")
-    assert (table["bar"][over] != "").sum() == told, "only where kernels alone were timed"
-    assert told or not goal
-
-
-def test_a_goal_over_the_fastest_peer_is_refused_if_the_kernels_alone_would_miss_it():
-    desk = {"share_of_kernels": {"written": 0.5}, "path": "written", "network": "femnist_cnn", "cohort": 10}
-    for alone, reached in ((2.7, benchmarked.BEYOND), (2.9, "no")):  # 0.9 times: 2.43 and 2.61; the goal is 2.5
-        case = {**desk, "ratio_to_plain": {"kernels, mkl": alone, "kernels, onednn": 1.0, "written": 1.3}}
-        stored = benchmarked.load(Path("none")) | {"desk": {"cases": [case], "goals": []}}
-        found = [{"model": "cnn", "kind": kind, "ratio": 1.2} for kind in ("float32", "bfloat16")]
-        stored["peers"] = {"cases": [{"model": "cnn", "runner": "loop", "ratio": 0.9}], "goals": found}
-        table = benchmarked.goals(stored)
-        row = table.set_index("what").loc["cnn, float32, over the fastest peer"]
-        assert (row["reached"], row["bar"]) == (reached, f"{0.9 * alone:.3g}")
-        assert row["of the bar"] == f"{100 * 1.2 / (0.9 * alone):.0f}%"
-        assert table.set_index("what").loc["cnn, bfloat16, over the fastest peer", "bar"] == "", "not timed here"
-        words = benchmarked.claims(table[table["what"] == row.name]).text
-        assert ("1 more asks for more than the kernels allow" in words) == (reached == benchmarked.BEYOND)
-        assert "verdict: holds" not in words
+@pytest.mark.parametrize(("alone", "reached"), [(2.7, benchmarked.BEYOND), (2.9, "no")])
+def test_a_missed_goal_stands_beside_what_the_kernels_alone_reach_and_is_refused_if_they_would_miss_it(alone, reached):
+    ratios = {"kernels, mkl": alone, "kernels, onednn": 1.0, "kernels, mkl bfloat16": 9.0, "written": 1.3}
+    case = {"share_of_kernels": {"written": 0.5}, "path": "written", "network": "femnist_cnn", "ratio_to_plain": ratios}
+    goal = {"group": "over plain SGD", "goal": 2.8, "least": True}
+    goals = [{**goal, "what": f"femnist_cnn, {n} clients", "value": value} for n, value in ((10, 1.3), (54, 3.0))]
+    stored = benchmarked.load(Path("none"))
+    stored["desk"] = {"cases": [{**case, "cohort": cohort} for cohort in (54, 10)], "goals": goals}
+    found = [{"model": "cnn", "kind": "float32", "ratio": 1.2}]  # 0.9 times alone: 2.43 and 2.61; the goal is 2.5
+    stored["peers"] = {"cases": [{"model": "cnn", "runner": "loop", "ratio": 0.9}], "goals": found}
+    table = benchmarked.goals(stored).set_index("what")[["reached", "bar", "of the bar"]]
+    missed = table.loc["femnist_cnn, 10 clients, over plain SGD"]
+    peer = table.loc["cnn, float32, over the fastest peer"]
+    assert missed.tolist() == [reached, f"{alone:.3g}", f"{130 / alone:.0f}%"]
+    assert table.loc["femnist_cnn, 54 clients, over plain SGD"].tolist() == ["yes", "", ""]
+    assert peer.tolist() == [reached, f"{0.9 * alone:.3g}", f"{120 / (0.9 * alone):.0f}%"]
+    table = benchmarked.goals(stored)
+    words = benchmarked.claims(table[table["what"] == peer.name]).text
+    assert ("1 more asks for more than the kernels allow" in words) == (reached == benchmarked.BEYOND)
+    assert "verdict: holds" not in words
 
 
 def test_a_file_of_several_benchmarks_is_outdated_if_one_of_them_is(tmp_path):
@@ -150,19 +120,11 @@ def test_the_roof_is_the_peak_of_float32_and_the_bandwidth():
     assert engine_pictures.roof({"peaks": measured}) == (428.4, 31.2)
 
 
-def test_the_networks_furthest_from_their_kernels_are_profiled(desk):
-    cases = benchmarked.load(ROOT / "results" / "benchmarks")["desk"]["cases"]
-    shares = {case["network"]: case["share_of_kernels"][case["path"]] for case in cases if case["share_of_kernels"]}
-    assert set(sorted(shares, key=shares.get)[:3]) <= set(desk.PROFILED)
-    assert set(desk.PROFILED) <= set(desk.NETWORKS)
-
-
 def test_free_convolutions_would_leave_the_rest_of_the_round():
     shares = {"convolution": 0.6, "norms": 0.1, "copies": 0.05, "pointwise, sums": 0.05, "Python": 0.2}
     profiles = [{"network": "n", "decay and clip": decayed, "shares": shares} for decayed in (True, False)]
     told = engine_pictures.few_channels({"profile": profiles}, "n")
     assert all(words in told for words in ("take 60 %", "copies 20 %", "Python 20 %", "be 2.5 times"))
-    assert engine_pictures.few_channels({"profile": profiles[:1]}, "n") == ""
 
 
 def test_what_the_engines_page_types_about_bfloat16_is_what_is_stored():

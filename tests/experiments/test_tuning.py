@@ -8,7 +8,6 @@ import fedcore as fc
 from fedbook import reproduce, studies
 from fedbook.results import cells
 from fedbook.studies import tuning
-from fedbook.verdicts import judge
 from fedcore.data import arrays
 
 SPEC = {
@@ -19,156 +18,123 @@ SPEC = {
 }
 
 
-def search(best, axes, **tune):
-    """A search whose score falls with the distance, in factors, to `best`; what it ran, and what it chose."""
+def choose(score, spec=SPEC, **tune):
+    """What a search chooses, and what it ran, in order; score: (learning rate, mu, rounds, seed) -> that of a run."""
     ran = []
 
     def run(spec, seed, name):
-        ran.append((spec["run"]["lr"], spec["method"][1].get("mu"), spec["run"]["rounds"], seed))
-        mu = spec["method"][1].get("mu", 1)
-        off = abs(np.log(spec["run"]["lr"] / best["lr"])) + abs(np.log(mu / best.get("mu", mu)))
-        return {"final": float(-off)}
+        ran.append((spec["run"]["lr"], spec["method"][1].get("mu", 1), spec["run"]["rounds"], seed))
+        return {"final": score(*ran[-1])}
 
-    return ran, tuning.choose({**SPEC, "tune": {"axes": axes, **tune}}, run)
+    return tuning.choose({**spec, "tune": tune}, run), ran
+
+
+def near(best, mu=1.0):
+    """A score that falls with the distance, in factors, to the best setting."""
+    return lambda lr, m, rounds, seed: -abs(np.log(lr / best)) - abs(np.log(m / mu))
+
+
+def in_full(found):
+    return [t["setting"]["run"]["lr"] for t in found["tried"] if t["rounds"] is None]
 
 
 def test_every_combination_is_run_with_every_tuning_seed():
-    ran, found = search(
-        {"lr": 0.1, "mu": 1.0}, {"run.lr": [0.05, 0.1, 0.2], "method.mu": [0.1, 1.0, 10.0]}, seeds=[7, 8]
-    )
-    assert sorted(ran) == sorted((lr, mu, 2, s) for lr in (0.05, 0.1, 0.2) for mu in (0.1, 1.0, 10.0) for s in (7, 8))
+    rates, momenta = [0.05, 0.1, 0.2], [0.1, 1.0, 10.0]
+    found, ran = choose(near(0.1), axes={"run.lr": rates, "method.mu": momenta}, seeds=[7, 8])
+    assert sorted(ran) == [(lr, mu, 2, seed) for lr in rates for mu in momenta for seed in (7, 8)]
     assert found["setting"] == {"run": {"lr": 0.1}, "method": {"mu": 1.0}}
     assert found["edges"] == []
     assert len(found["tried"]) == 9
 
 
-def test_an_axis_grows_where_the_best_setting_stands_at_its_end():
-    _, found = search({"lr": 0.4}, {"run.lr": [0.05, 0.1, 0.2]})
-    assert found["setting"] == {"run": {"lr": 0.4}}
-    assert [t["setting"]["run"]["lr"] for t in found["tried"]] == [0.05, 0.1, 0.2, 0.4, 0.8]
-    assert found["edges"] == []
-
-
-def test_growth_ends_at_its_limit_and_the_edge_is_named():
-    _, found = search({"lr": 100.0}, {"run.lr": [0.05, 0.1, 0.2]}, growth=2)
-    assert found["setting"]["run"]["lr"] == 0.8
-    assert found["edges"] == ["run.lr"]
-    _, found = search({"lr": 0.1, "mu": 5.0}, {"run.lr": [0.1], "method.mu": [0.1, 0.9]}, limits={"method.mu": [0, 1]})
-    assert found["setting"]["method"]["mu"] == 0.9
-    assert found["edges"] == ["method.mu"]  # a single learning rate is no edge
+@pytest.mark.parametrize(
+    ("score", "tune", "tried", "best", "edges"),
+    [
+        (near(0.4), {}, [0.05, 0.1, 0.2, 0.4, 0.8], 0.4, []),
+        (near(100.0), {"growth": 2}, [0.05, 0.1, 0.2, 0.4, 0.8], 0.8, ["run.lr"]),
+        (near(100.0), {"limits": {"run.lr": [0, 0.4]}}, [0.05, 0.1, 0.2], 0.2, ["run.lr"]),
+        (near(0.4), {"axes": {"run.lr": [0.1]}}, [0.1], 0.1, []),
+    ],
+    ids=["until it is no end", "a number of times, and the end is named", "within limits", "no single value"],
+)
+def test_an_axis_grows_where_the_best_setting_stands_at_its_end(score, tune, tried, best, edges):
+    found, _ = choose(score, **{"axes": {"run.lr": [0.05, 0.1, 0.2]}, **tune})
+    assert in_full(found) == tried
+    assert (found["setting"], found["edges"]) == ({"run": {"lr": best}}, edges)
 
 
 def test_short_runs_choose_who_is_run_in_full():
-    tune = {"axes": {"run.lr": [0.025, 0.05, 0.1, 0.2, 0.4]}, "rounds": 1, "finalists": 2, "seeds": [5, 6, 7]}
-    ran, found = search({"lr": 0.1}, **tune)
-    assert [(lr, s) for lr, _, rounds, s in ran if rounds == 1] == [
-        (v, s) for v in tune["axes"]["run.lr"] for s in (5, 6)
-    ]
-    assert [(lr, s) for lr, _, rounds, s in ran if rounds == 2] == [(v, s) for v in (0.1, 0.05) for s in (5, 6, 7)]
+    rates = [0.025, 0.05, 0.1, 0.2, 0.4]
+    found, ran = choose(near(0.1), axes={"run.lr": rates}, rounds=1, finalists=2, seeds=[5, 6, 7])
+    assert [(lr, seed) for lr, _, rounds, seed in ran if rounds == 1] == [(lr, s) for lr in rates for s in (5, 6)]
+    assert [(lr, s) for lr, _, rounds, s in ran if rounds == 2] == [(lr, s) for lr in (0.1, 0.05) for s in (5, 6, 7)]
     assert found["setting"] == {"run": {"lr": 0.1}}
 
 
-def test_a_slow_rate_that_short_runs_kept_out_joins_while_the_slowest_finalist_is_best():
-    def run(spec, seed, name):  # short runs prefer fast rates; full ones `best`
-        lr, mu = spec["run"]["lr"], spec["method"][1]["mu"]
-        if spec["run"]["rounds"] == 1:
-            return {"final": lr + 0.01 * mu}
-        return {"final": -abs(np.log(lr / best)) - abs(mu - 0.9)}
-
-    tune = {"axes": {"run.lr": [0.05, 0.1, 0.2, 0.4, 0.8], "method.mu": [0.6, 0.9]}, "rounds": 1, "finalists": 2}
-    for best, full in (
-        (0.1, [(0.8, 0.9), (0.8, 0.6), (0.4, 0.9), (0.2, 0.9), (0.1, 0.9), (0.05, 0.9)]),  # until one is past the best
-        (0.4, [(0.8, 0.9), (0.8, 0.6), (0.4, 0.9), (0.2, 0.9)]),
-        (0.8, [(0.8, 0.9), (0.8, 0.6), (0.4, 0.9)]),  # the fastest finalist is the best: none joins
-    ):
-        found = tuning.choose({**SPEC, "tune": {**tune, "growth": 0}}, run)
-        tried = [t["setting"] for t in found["tried"] if t["rounds"] is None]
-        assert [(one["run"]["lr"], one["method"]["mu"]) for one in tried] == full
-        assert found["setting"]["run"]["lr"] == best
-
-
 @pytest.mark.parametrize(
-    ("diverges", "full", "best"),
-    [
-        ([0.4], [0.4, 0.2, 0.1], 0.2),
-        ([0.4, 0.1], [0.4, 0.2, 0.1, 0.05], 0.2),
-        ([0.4, 0.2], [0.4, 0.2, 0.1, 0.05], 0.1),  # all finalists
-    ],
+    ("best", "joined"), [(0.1, [0.2, 0.1, 0.05]), (0.8, [])], ids=["until one is past the best", "none below the best"]
 )
-def test_a_finalist_that_diverges_lets_the_next_lower_rate_join(diverges, full, best):
-    def run(spec, seed, name):  # short runs end at every rate
-        lr = spec["run"]["lr"]
-        return {"final": None if spec["run"]["rounds"] > 1 and lr in diverges else lr}
+def test_a_slow_rate_that_short_runs_kept_out_joins_while_the_slowest_finalist_is_best(best, joined):
+    """The finalists are the two best settings and the best at each of the two best rates."""
 
-    tune = {"axes": {"run.lr": [0.05, 0.1, 0.2, 0.4]}, "rounds": 1, "finalists": 2, "growth": 0}
-    found = tuning.choose({**SPEC, "tune": tune}, run)
-    assert [t["setting"]["run"]["lr"] for t in found["tried"] if t["rounds"] is None] == full
+    def score(lr, mu, rounds, seed):  # short runs prefer fast rates; full ones `best`
+        return lr + 0.01 * mu if rounds == 1 else -abs(np.log(lr / best)) - abs(mu - 0.9)
+
+    axes = {"run.lr": [0.05, 0.1, 0.2, 0.4, 0.8], "method.mu": [0.6, 0.9]}
+    found, ran = choose(score, axes=axes, rounds=1, finalists=2, growth=0)
+    full = [(lr, mu) for lr, mu, rounds, _ in ran if rounds == 2]
+    assert full == [(0.8, 0.9), (0.8, 0.6), (0.4, 0.9), *((lr, 0.9) for lr in joined)]
     assert found["setting"]["run"]["lr"] == best
 
 
-def test_a_parameter_of_its_own_takes_no_learning_rate_from_the_last_stage():
-    def run(spec, seed, name):  # short runs prefer the fast rate with any momentum, full ones 0.2
-        lr, mu = spec["run"]["lr"], spec["method"][1]["mu"]
-        return {
-            "final": (lr if spec["run"]["rounds"] == 1 else -abs(lr - 0.2)) + 0.01 * mu
-        }  # the momenta are nearly equal
+@pytest.mark.parametrize(("diverges", "best"), [([0.4, 0.1], 0.2), ([0.4, 0.2], 0.1)], ids=["two", "all finalists"])
+def test_a_finalist_that_diverges_lets_the_next_lower_rate_join(diverges, best):
+    def score(lr, mu, rounds, seed):  # short runs end at every rate
+        return None if rounds > 1 and lr in diverges else lr
 
-    tune = {"axes": {"run.lr": [0.1, 0.2, 0.3], "method.mu": [0.3, 0.6, 0.9]}, "rounds": 1, "finalists": 2, "growth": 0}
-    found = tuning.choose({**SPEC, "tune": tune}, run)
-    full = [t["setting"] for t in found["tried"] if t["rounds"] is None]
-    assert [(one["run"]["lr"], one["method"]["mu"]) for one in full] == [
-        (0.3, 0.9), (0.3, 0.6), (0.2, 0.9), (0.1, 0.9)
-    ]  # fmt: skip
-    assert found["setting"]["run"]["lr"] == 0.2
+    found, _ = choose(score, axes={"run.lr": [0.05, 0.1, 0.2, 0.4]}, rounds=1, finalists=2, growth=0)
+    assert in_full(found) == [0.4, 0.2, 0.1, 0.05]
+    assert found["setting"]["run"]["lr"] == best
 
 
 def test_finalists_may_be_run_for_a_part_of_the_rounds():
+    def score(lr, mu, rounds, seed):  # the longer runs, and they alone, decide
+        return lr if rounds == 1 else -lr
+
     tune = {"axes": {"run.lr": [0.05, 0.1, 0.2]}, "rounds": [1, 2], "finalists": 2, "growth": 0, "seeds": [5, 6, 7]}
-    ran = []
-
-    def run(spec, seed, name):  # the longer runs, and they alone, decide
-        ran.append((spec["run"]["lr"], spec["run"]["rounds"], seed))
-        return {"final": spec["run"]["lr"] if spec["run"]["rounds"] == 1 else -spec["run"]["lr"]}
-
-    found = tuning.choose({**SPEC, "run": {**SPEC["run"], "rounds": 9}, "tune": tune}, run)
-    assert [one for one in ran if one[1] == 2] == [(lr, 2, s) for lr in (0.2, 0.1, 0.05) for s in (5, 6, 7)]
-    assert max(rounds for _, rounds, _ in ran) == 2
+    found, ran = choose(score, {**SPEC, "run": {**SPEC["run"], "rounds": 9}}, **tune)
+    longer = [(lr, rounds, seed) for lr, _, rounds, seed in ran if rounds > 1]
+    assert longer == [(lr, 2, seed) for lr in (0.2, 0.1, 0.05) for seed in (5, 6, 7)]
     assert found["setting"] == {"run": {"lr": 0.05}}
 
 
 def test_an_axis_grows_too_where_only_the_full_runs_lead_to_its_end():
-    def run(spec, seed, name):  # short runs prefer 0.1, full ones 0.02
-        best = 0.1 if spec["run"]["rounds"] == 1 else 0.02
-        return {"final": -abs(np.log(spec["run"]["lr"] / best))}
+    def score(lr, mu, rounds, seed):  # short runs prefer 0.1, full ones 0.02
+        return -abs(np.log(lr / (0.1 if rounds == 1 else 0.02)))
 
-    tune = {"axes": {"run.lr": [0.05, 0.1, 0.3]}, "rounds": 1, "finalists": 2, "growth": 2}
-    found = tuning.choose({**SPEC, "tune": tune}, run)
+    found, _ = choose(score, axes={"run.lr": [0.05, 0.1, 0.3]}, rounds=1, finalists=2, growth=2)
     assert found["setting"] == {"run": {"lr": 0.025}}
-    assert [t["setting"]["run"]["lr"] for t in found["tried"] if t["rounds"] is None] == [0.1, 0.05, 0.025, 0.013]
+    assert in_full(found) == [0.1, 0.05, 0.025, 0.013]
     assert found["edges"] == []
 
 
 def test_a_setting_that_diverges_with_any_seed_comes_last():
-    def run(spec, seed, name):
-        return {"final": None if spec["run"]["lr"] > 0.1 and seed == 1001 else spec["run"]["lr"]}
+    def score(lr, mu, rounds, seed):
+        return None if lr > 0.1 and seed == 1001 else lr
 
-    tune = {"axes": {"run.lr": [0.05, 0.1, 0.2]}, "seeds": [1000, 1001]}
-    assert tuning.choose({**SPEC, "tune": tune}, run)["setting"] == {"run": {"lr": 0.1}}
-
-
-def test_the_first_of_equal_scores_wins_and_lower_may_be_better():
-    def run(spec, seed, name):
-        return {"final": round(spec["run"]["lr"])}
-
-    tune = {"axes": {"run.lr": [0.6, 1.0, 1.4, 2.0]}}
-    assert tuning.choose({**SPEC, "tune": {**tune, "growth": 0}}, run)["setting"] == {"run": {"lr": 2.0}}
-    lower = tuning.choose({**SPEC, "tune": {**tune, "growth": 0}, "better": "lower"}, run)
-    assert lower["setting"] == {"run": {"lr": 0.6}}
+    found, _ = choose(score, axes={"run.lr": [0.05, 0.1, 0.2]}, seeds=[1000, 1001])
+    assert found["setting"] == {"run": {"lr": 0.1}}
 
 
-def test_a_search_without_settings_is_refused():
-    with pytest.raises(ValueError, match="no settings"):
-        tuning.choose({**SPEC, "tune": {"grid": []}}, None)
+@pytest.mark.parametrize(
+    ("said", "best"),
+    [({}, 0.6), ({"better": "lower"}, 0.2), ({"metric": "loss"}, 0.2), ({"metric": "loss", "better": "higher"}, 0.6)],
+)
+def test_the_first_of_the_best_wins_and_of_losses_the_smallest_are_best_unless_told_otherwise(said, best):
+    found, _ = choose(
+        lambda lr, *_: min(1, round(lr)), {**SPEC, **said}, axes={"run.lr": [0.2, 0.6, 1.4, 1.6]}, growth=0
+    )
+    assert found["setting"] == {"run": {"lr": best}}
 
 
 def test_settings_are_chosen_on_validation_data_and_reported_on_test_data(monkeypatch):
@@ -224,34 +190,14 @@ def test_a_federation_on_its_validation_data_is_the_same_but_for_what_it_is_eval
     assert on.fingerprint() != fed.fingerprint()
 
 
-def test_domains_keep_their_readings_on_validation_data():
-    fed = fc.federation("digit-domains", partition=fc.ByOwner(), model="mlp", normalise="client", validation=True)
-    on = fed.on_validation()
-    assert len(on.source.test_owner) == len(on.test[1])
-    assert set(on.source.test_owner) == set(fed.source.train_owner)
-    x = fed.x0
-    own = on.evaluate_clients(x.expand(fed.n, -1))
-    assert {"own_accuracy", "accuracy_target"} <= set(own)
-
-
-def test_without_validation_data_there_is_nothing_to_evaluate_on():
+def test_without_validation_data_or_settings_there_is_nothing_to_choose_by():
     with pytest.raises(ValueError, match="validation=True"):
         fc.federation("digits", clients=4).on_validation()
+    with pytest.raises(ValueError, match="no settings"):
+        choose(near(0.1), grid=[])
 
 
 # --- what a cell keeps --------------------------------------------------------------------------------------------
-
-
-def test_a_cell_keeps_which_test_images_its_model_classifies_correctly(tmp_path):
-    file = tmp_path / "cell.json"
-    made = reproduce.run_cell(SPEC, [0, 1], file=file)
-    held = reproduce.load(file, made.spec).correct([1, 0])
-    assert held.shape == (2, 359)
-    np.testing.assert_allclose(100 * held.mean(1), made.finals([1, 0]))
-    fed = fc.federation("digits", clients=5, model="logistic", validation=True, seed=0)
-    late = [fed.correct(fc.simulate(fc.FedProx(), fed, rounds=t, lr=0.1, seed=0).params) for t in (1, 2)]
-    np.testing.assert_array_equal(held[1], sum(late).numpy() / 2)
-    assert judge.compare(held, held).gap == 0
 
 
 def test_a_diverged_run_counts_as_guessing_and_one_without_a_record_is_refused():
@@ -273,28 +219,19 @@ SPECIFIED = {
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"tunes": {}}, "specification 'tunes' did you mean 'tune'?"),
         ({"better": "lowest"}, "better='lowest' 'higher', 'lower'"),
         ({"metric": "auc"}, "metric='auc' better='higher' or 'lower'"),
-        ({"run": {"lr": 0.1}}, "run lacks 'rounds'"),
         ({"run": {"rounds": 2, "local_step": 3}}, "run 'local_step' did you mean 'local_steps'?"),
         ({"run": {"rounds": "40", "lr": 0.1}}, "run: rounds='40' integer; rounds>=0"),
-        ({"run": {"rounds": 2, "lr": 0.1, "eval_every": 0}}, "run: eval_every=0 range"),
         ({"run": {"rounds": 2, "lr": float("nan")}}, "specification JSON finite number"),
-        ({"run": {"rounds": 2, "lr": -1}, "tune": {"grid": [{}]}}, "lr=-1"),
         ({"run": 3}, "run is 3 mapping rounds"),
         ({"federation": {"clients": 5}}, "federation lacks 'source'"),
-        ({"federation": {"source": "digits", "client": 5}}, "'client' did you mean 'clients'?"),
         ({"study": "simulat"}, "simulat use one of"),
         ({"method": "FedAvg"}, "method='FedAvg' arguments"),
-        ({"method": ["FedAwg", {}]}, "FedAwg use one of"),
-        ({"method": ["FedAvg", {"a": [1, {2}]}]}, "specification JSON set"),
         ({"tune": {"axes": {}, "seed": [1]}}, "tune 'seed' did you mean 'seeds'?"),
         ({"tune": {"axes": {"run.lr": []}}}, "axes one value run.lr"),
         ({"tune": {"axes": {"run.lr": [1]}, "seeds": []}}, "seeds=[] one seed at least [1000]"),
         ({"tune": {"axes": {"run.lr": [1]}, "rounds": 0}}, "tune: rounds=0; rounds>=1,"),
-        ({"tune": {"axes": {"run.lr": [1]}, "rounds": [4, 0]}}, "tune: rounds=[4, 0]; rounds>=1"),
-        ({"tune": {"axes": {"run.lr": [1]}, "finalists": 0}}, "tune: finalists=0 finalists>=1"),
         ({"method": ["FedUp", {"alfa": 0.1}]}, "FedUp() takes no 'alfa' did you mean 'alpha'?"),
         ({"federation": {"source": "digits", "partition": ["Dirichlet", {}]}}, "Dirichlet missing 'q'"),
         ({"federation": {"source": "digits", "partition": ["Dirichlet", 0.3]}}, "partition=['Dirichlet', 0.3]; [name"),
@@ -302,16 +239,9 @@ SPECIFIED = {
     ],
 )
 def test_a_wrong_specification_is_explained_before_its_search_runs(change, words, monkeypatch):
-    if not words.startswith(("lr=", "FedAwg", "FedUp", "Dirichlet", "topology")):  # those the run's own checks find
+    if not words.startswith(("FedUp", "Dirichlet", "topology")):  # those the run's own checks find
         monkeypatch.setattr(cells, "choose", lambda *_: pytest.fail("the search has begun"))
     with pytest.raises((ValueError, TypeError)) as e:
         cells.run_cell(SPECIFIED | change)
     missing = [word for word in words.split() if word not in str(e.value)]
     assert not missing, f"{missing} not in: {e.value}"
-
-
-@pytest.mark.parametrize(("said", "lr"), [({}, 0.1), ({"better": "lower"}, 0.1), ({"better": "higher"}, 0.2)])
-def test_a_search_by_the_loss_takes_the_smallest_unless_told_otherwise(said, lr):
-    spec = SPECIFIED | {"metric": "loss", "tune": {"grid": [{"run": {"lr": v}} for v in (0.2, 0.1)]}} | said
-    chosen = tuning.choose(spec, lambda spec, seed, name: {"final": spec["run"]["lr"]})
-    assert chosen["setting"] == {"run": {"lr": lr}}

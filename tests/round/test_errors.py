@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 
 import helpers as h
@@ -14,7 +13,6 @@ from torch import nn
 
 import fedcore as fc
 from fedbook import reproduce
-from fedcore.engine import Engine
 from fedcore.engine.trial import Unfit
 
 X, Y = h.images(40, (1, 4, 4), 3)
@@ -24,6 +22,10 @@ A, B = h.problem(4, 3)
 QUADRATIC = fc.quadratic(A, B)
 NET = fc.models.mlp((1, 4, 4), 3)
 REALS = X.astype(np.float64)
+THREE = {"train_images": X, "train_labels": Y, "test_images": X}
+OWNED = THREE | {"test_labels": Y, "train_owner": np.arange(7)}
+GRID = {"method": [fc.FedAvg()]}
+TWO = [(X[:9], Y[:9]), (X[9:], Y[9:])]
 STATE = fc.start(fc.FedAvg(), QUADRATIC)
 
 
@@ -33,13 +35,6 @@ def fed(source=(X, Y), **options):
 
 def run(method=None, federation=QUADRATIC, **options):
     return fc.simulate(method or fc.FedAvg(), federation, **{"rounds": 2} | options)
-
-
-class Bare(torch.nn.Sequential):
-    """A network that takes no arguments."""
-
-    def __init__(self):
-        super().__init__(torch.nn.Flatten(), torch.nn.Linear(16, 3))
 
 
 def mse(z, y):
@@ -60,53 +55,31 @@ def flat(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers)
 
 
-def nan_weights() -> nn.Module:
-    module = flat(nn.Linear(16, 3))
-    module[1].bias.data[0] = math.nan
-    return module
+class Net(nn.Module):
+    """A layer in a forward pass `call(net, x)` of the user's."""
 
-
-class Detached(nn.Linear):
-    def __init__(self):
-        super().__init__(16, 3)
-
-    def forward(self, x):
-        return super().forward(x.flatten(1)).detach()
-
-
-class Pair(nn.Module):
-    def __init__(self):
+    def __init__(self, call):
         super().__init__()
-        self.out = nn.Linear(16, 3)
+        self.out, self.call = nn.Linear(16, 3), call
 
     def forward(self, x):
-        return self.out(x.flatten(1)), None
+        return self.call(self, x.flatten(1))
 
 
-class Centred(Pair):
+def functional(net, x):
+    """Batch norm without a module of batch norm."""
+    return nn.functional.batch_norm(net.out(x), torch.zeros(3).to(x), torch.ones(3).to(x), training=net.training)
+
+
+def divided(net, x):
+    """One sample's deviation is NaN."""
+    z = net.out(x)
+    return (z - z.mean(0)) / z.std(0) if net.training else z
+
+
+def centred(net, x):
     """It mixes the samples of a batch, which no layer's rule and no mapping over clients does."""
-
-    def forward(self, x):
-        return self.out(x.flatten(1) - x.flatten(1).mean(0))
-
-
-def typed(dtype: torch.dtype) -> nn.Module:
-    """A module whose parameter is no real floating-point number."""
-
-    class Typed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(torch.ones(16, 3).to(dtype), requires_grad=False)
-
-        def forward(self, x):
-            return (x.flatten(1).to(self.w.dtype) @ self.w).real
-
-    return Typed()
-
-
-def mapping(**changes) -> dict:
-    arrays = {"train_images": X, "train_labels": Y, "test_images": X[:5], "test_labels": Y[:5]} | changes
-    return {k: v for k, v in arrays.items() if v is not None}
+    return net.out(x - x.mean(0))
 
 
 # (call, exception, words of the message): one example of every kind of refusal; test_bad_calls tries all arguments
@@ -117,58 +90,31 @@ RUNS = [
     (lambda: run(cohort=-2), ValueError, "cohort=-2 cohort>=1"),
     (lambda: run(cohort=1.5), ValueError, "cohort=1.5 cohort > 0 <= 1"),
     (lambda: run(cohort="all"), TypeError, "cohort='all' integer cohort>=1 None"),
-    (lambda: run(rounds=2.0), TypeError, "rounds=2.0 integer rounds>=0"),
-    (lambda: run(rounds=10**30), ValueError, "rounds rounds<=1000000000"),
-    (lambda: run(lr=math.nan), ValueError, "lr=nan lr > 0"),
-    (lambda: run(lr=True), TypeError, "lr=True number lr > 0"),
     (lambda: run(lr_decay=0.1, rounds=400), ValueError, "lr_decay=0.1 rounds=400 nearer to 1 fewer rounds"),
     (lambda: run(lr_decay=10.0, rounds=400), ValueError, "lr_decay=10 rounds=400 nearer to 1 fewer rounds"),
     (lambda: run(federation=fed(), lr=1e300), ValueError, "lr=1e+300 torch.float32 3.4e+38 smaller lr"),
     (lambda: run(federation=fed(), server_lr=1e300), ValueError, "server_lr=1e+300 <= 3.4"),
     (lambda: run(federation=fed(), local_steps=10**9), ValueError, "1,000,000,000 local steps fewer local steps"),
-    (lambda: run(momentum=1.0), ValueError, "momentum=1 momentum >= 0 <= 0.999999"),
     (lambda: run(weighting="size"), ValueError, "weighting='size' 'uniform' 'samples'"),
-    (lambda: run(seed=2**64), ValueError, "seed=18446744073709551616 2**63 - 1"),
-    (lambda: run(dtype=torch.float16), ValueError, "dtype=torch.float16 torch.float32 torch.float64"),
     (lambda: run(probes=fc.probes.drift), TypeError, "probes= drift list probes=[...]"),
     (lambda: run(fc.FedAvg), TypeError, "FedAvg instance fc.FedAvg()"),
     (lambda: run(federation="digits"), TypeError, "fed=str fc.federation fc.quadratic"),
-    (lambda: fc.SCAFFOLD("III"), ValueError, "option='III' 'I' 'II'"),
     (lambda: run(fc.FedPer(layers=9)), ValueError, "layers=9 layers<="),
     (lambda: run(fc.LocalOnly(), server_lr=0.5), ValueError, "server_lr=0.5 LocalOnly server_lr=1.0"),
     (lambda: fc.HeteroFL([(1, 0.5), ()]), ValueError, "use pairs (ratio, share)"),
     (lambda: fc.explore(run, rounds=range(10**9)), ValueError, "1,000,000,000 values slider"),
-    (
-        lambda: fc.sweep(QUADRATIC, {"lr": [0.1, 0.2]}, seeds=10**12, rounds=1, method=fc.FedAvg()),
-        ValueError,
-        "1,000,000,000,000 seeds of 2 settings use 1,000,000 runs or fewer",
-    ),
+    (lambda: fc.sweep(QUADRATIC, GRID, seeds=10**12, rounds=1), ValueError, "of 1 settings use 1,000,000 runs or"),
     (lambda: fed().evaluate_clients(fed().x0[None], [-1]), ValueError, "[-1] clients from 0 to 3"),
-    (
-        lambda: fc.one_round(fc.FedAvg(), QUADRATIC, STATE, 0, rounds=1),
-        TypeError,
-        "one_round() no 'rounds'; use one of",
-    ),
-    (lambda: fc.one_round(fc.FedAvg(), QUADRATIC, STATE, 0, lrr=1), TypeError, "one_round() 'lrr'; did you mean 'lr'"),
-    (
-        lambda: fc.simulate_many([{3: 1}], QUADRATIC, method=fc.FedAvg(), rounds=1),
-        TypeError,
-        "runs[0]={3: 1} use a mapping of arguments",
-    ),
+    (lambda: fc.one_round(fc.FedAvg(), QUADRATIC, STATE, 0, rounds=1), TypeError, "one_round 'rounds'; use one of"),
 ]
 NAMES = [
     (lambda: fed(modle="mlp"), TypeError, "federation() takes no 'modle'; did you mean 'model'?"),
-    (lambda: fed(num_clients=4), TypeError, "did you mean 'clients'"),
     (lambda: fc.Dirichlet(alpha=0.3), TypeError, "takes no 'alpha'; did you mean 'q'"),
     (lambda: fc.DFedAvg(topology=fc.Ring()), TypeError, "takes no 'topology'; did you mean 'mixing'"),
-    (lambda: fc.RandAugment(magnitud=3), TypeError, "did you mean 'magnitude'"),
-    (lambda: fc.Matrix(conected=1), TypeError, "did you mean 'connected'"),
     (lambda: fc.IID(seed=3), TypeError, "takes no 'seed'"),
-    (lambda: fc.submodels.Width(rate=0.5), TypeError, "did you mean 'ratio'"),
 ]
 FEDERATION = [
-    (lambda: fed(model=Bare), TypeError, "Bare (shape, classes) model=Net()"),
-    (lambda: fed(model=lambda: NET), TypeError, "(shape, classes) model=Net()"),
+    (lambda: fed(model=nn.ReLU), TypeError, "ReLU (shape, classes) model=Net()"),
     (lambda: fed("minst"), ValueError, "source='minst' mnist cifar10 minst.npz"),
     (lambda: fed(clients=33), ValueError, "clients=33 32 training samples fewer clients"),
     (lambda: fed(clients=None), ValueError, "clients=None ByOwner() clients=n"),
@@ -179,64 +125,44 @@ FEDERATION = [
     (lambda: fed((np.zeros((20, 5)), np.arange(20) % 2), model="resnet18_gn"), ValueError, "[C, H, W] (5,) 'mlp'"),
     (lambda: fed(model=flat(nn.Linear(17, 3))), ValueError, "(1, 4, 4) made for this shape 'mlp'"),
     (lambda: fed(model=flat(nn.Linear(16, 2))), ValueError, "(2,) 3 classes 3 wide"),
-    (lambda: fed(model=Pair()), ValueError, "tuple logits [B, classes]"),
+    (lambda: fed(model=Net(lambda net, x: (net.out(x), None))), ValueError, "tuple logits [B, classes]"),
     (lambda: fed(model=nn.Flatten()), ValueError, "no parameters at least one"),
     (lambda: fed(model=flat(nn.LazyLinear(3))), ValueError, "'1.weight' call lazy once example"),
-    (lambda: fed(model=lambda s, c: fc.models.mlp(s, c, hidden=(0,))), ValueError, "'1.weight' with values"),
     (lambda: fed(model=fc.models.mlp((1, 4, 4), 0)), ValueError, "'5.weight' with values"),
     (lambda: fed(model=nn.DataParallel(flat(nn.Linear(16, 3)))), ValueError, "DataParallel model.module"),
-    (
-        lambda: fed(model=torch.jit.script(flat(nn.Linear(16, 3)))),
-        ValueError,
-        "ScriptModule nn.Module",
-    ),
-    (lambda: fed(model=Detached()), ValueError, "no gradient detach() torch.no_grad() NumPy"),
+    (lambda: fed(model=Net(lambda net, x: net.out(x).detach())), ValueError, "no gradient detach() torch.no_grad()"),
     (lambda: fed(model=flat(nn.Linear(16, 3)).requires_grad_(False)), ValueError, "no parameter trained requires_grad"),
-    (lambda: fed(model=nan_weights()), ValueError, "initial parameters NaN finite"),
-    (lambda: fed(model=typed(torch.complex64)), ValueError, "parameter 'w' real floating-point"),
-    (lambda: fed(model=typed(torch.int32)), ValueError, "parameter 'w' real floating-point"),
-    (lambda: fed(compute=torch.float16), ValueError, "compute=torch.float16; use torch.bfloat16, or None"),
-    (lambda: fed(model=Centred(), path="batched"), ValueError, "'batched' Centred 'auto' 'sequential'"),
-    (lambda: Engine(flat(nn.RReLU(), nn.Linear(16, 3)), "batched"), ValueError, "'batched' RReLU 'auto' 'sequential'"),
+    (lambda: fed(model=flat(nn.Linear(16, 3), nn.PReLU(init=math.nan))), ValueError, "initial parameters NaN finite"),
+    (lambda: fed(model=flat(nn.Linear(16, 3).to(torch.cfloat))), ValueError, "'1.weight' real floating-point"),
+    (lambda: fed(model=Net(centred), path="batched"), ValueError, "'batched' Net 'auto' 'sequential'"),
     (lambda: fed(model=flat(nn.RReLU(), nn.Linear(16, 3))).forced("batched"), ValueError, "path='batched' RReLU"),
 ]
 START = [
     (lambda: fed(start=torch.zeros(7)), ValueError, "start (7,) (44203,) flat vector 44,203 parameters"),
     (lambda: fed(start=torch.full((44203,), math.nan)), ValueError, "start NaN infinity '1.weight' finite"),
     (lambda: fed(start=torch.zeros(44203) * 1j), ValueError, "start holds"),
-    (lambda: fed(start=np.ma.masked_equal(np.zeros(44203), 0)), ValueError, "masked"),
     (lambda: fed(start={"1.weight": torch.zeros(200, 16)}), ValueError, "missing '1.bias' 1.weight"),
     (lambda: fed(start={**NET.state_dict(), "x": torch.zeros(1)}), ValueError, "unexpected 'x' 1.weight"),
     (lambda: fed(start={**NET.state_dict(), "1.bias": torch.zeros(3)}), ValueError, "'1.bias' another shape"),
     (lambda: fed(start=run()), TypeError, "start=History history.params state_dict torch.nn.Module"),
-    (lambda: fed().module(torch.zeros(3)), ValueError, "params (3,) (44203,) history.params"),
-    (lambda: fed().module(fed().x0, client=4), ValueError, "client=4 client>=0 client<=3"),
     (lambda: QUADRATIC.module(torch.zeros(3)), ValueError, "quadratic no module fc.federation"),
     (lambda: fed().evaluate(torch.zeros(3)), ValueError, "x (3,) (44203,) history.params method.on(fed)"),
-    (lambda: fed().evaluate_clients(fed().x0), ValueError, "X has shape (44203,) (4, 44203) use one row"),
-    (lambda: fed().objective(fed().x0[:-1]), ValueError, "has shape (44202,) (44203,) use a flat vector"),
-    (lambda: fed().correct(fed().x0[None]), ValueError, "has shape (1, 44203) (44203,) use a flat vector"),
-    (lambda: QUADRATIC.objective(torch.ones(1)), ValueError, "x has shape (1,), needed is (3,)"),
     (lambda: fed().evaluate_clients(fed().x0[None], np.ma.masked_equal([0], 0)), ValueError, "masked"),
 ]
 DATA = [
     (lambda: fed((spoiled(math.nan), Y)), ValueError, "training inputs NaN clean or drop"),
-    (lambda: fed((spoiled(-math.inf), Y)), ValueError, "training inputs infinity clean or drop"),
     (lambda: fed((REALS * 1e300, Y)), ValueError, "beyond float32 scale"),
     (lambda: fed((X[:, :, :0], Y)), ValueError, "(40, 1, 0, 4) no numbers"),
     (lambda: fed(((X, Y), (REALS, Y))), ValueError, "uint8 float64 one type"),
     (lambda: fed((X, np.where(Y > 1, 10**9, Y))), ValueError, "0 to 1000000000 np.unique"),
     (lambda: fed((X, Y[:-1])), ValueError, "(40, 1, 4, 4) (39,) one integer label per input"),
-    (lambda: fed(((X, Y), (X[:5], Y[:4]))), ValueError, "test inputs (5, 1, 4, 4) (4,) one integer label per input"),
     (lambda: fed((X[:4], Y[:4])), ValueError, "test set is empty at least one"),
     (lambda: fed((X[:, None], Y)), ValueError, "(32, 1, 1, 4, 4) [N, F] [N, C, H, W]"),
     (lambda: fed(((X, Y), (X[:, :, :3], Y))), ValueError, "(1, 4, 4) (1, 3, 4) differ"),
-    (lambda: fed(mapping(test_labels=None)), ValueError, "test_labels missing train_images train_owner"),
-    (lambda: fed(mapping(train_owner=np.arange(7))), ValueError, "train_owner (7,) (40,) one owner per sample"),
+    (lambda: fed(THREE), ValueError, "test_labels missing train_images train_owner"),
+    (lambda: fed(OWNED), ValueError, "train_owner (7,) (40,) one owner per sample"),
     (lambda: fc.quadratic(A, B[:3]), ValueError, "(4, 3, 3) (3, 3) [n, p, p] [n, p]"),
-    (lambda: fc.quadratic(A[:0], B[:0]), ValueError, "(0, 3, 3) n, p >= 1"),
     (lambda: fc.quadratic(A * math.nan, B), ValueError, "A holds NaN finite"),
-    (lambda: fc.quadratic(A, B / 0.0), ValueError, "b holds NaN or infinity finite"),
     (lambda: fc.quadratic(np.triu(A), B), ValueError, "symmetric (A + A') / 2"),
     (lambda: fc.quadratic(A, B, x0=[1.0]), ValueError, "x0 (1,) [p]"),
     (lambda: fc.quadratic([[[1.0]], [[1.0, 2.0]]], [[1.0], [2.0]]), ValueError, "no array of numbers [n, p, p]"),
@@ -245,29 +171,20 @@ INPUTS = [
     (lambda: fed((FLAT, Y)), ValueError, "(32, 20, 6) float64 layout='image' 'sequence' 'features' 'text'"),
     (lambda: fed((FLAT, Y), layout="features"), ValueError, "(32, 20, 6) 'features' [N, F]"),
     (lambda: fed((FLAT, Y), layout="text"), ValueError, "(32, 20, 6) float64 'text' [N, L] whole numbers"),
-    (lambda: fed((FLAT[:, 0], Y), layout="image"), ValueError, "(32, 6) 'image' [N, H, W] 'features' [N, F]"),
-    (lambda: fed((X, Y), layout="sequence"), ValueError, "(32, 1, 4, 4) 'sequence' [N, L, F]"),
     (lambda: fed("digits", layout="image"), ValueError, "layout='image' 'digits' layout=None"),
     (lambda: fed(([*X[:3], X[3][:, :2]], Y[:4])), ValueError, "sample 3 (1, 2, 4) sample 0 (1, 4, 4) resize"),
     (lambda: fed([[0.0], [1.0]]), TypeError, "source=list pair of arrays dataset one per client mapping"),
     (lambda: fed(h.Items([])), ValueError, "dataset empty at least one"),
-    (lambda: fed(h.Items([(X[0], 0), (X[1][:, :3], 1)])), ValueError, "item 1 (1, 3, 4) item 0 (1, 4, 4) resize pad"),
     (lambda: fed(h.Items([(X[0], 0), (X[1], [1, 2])])), ValueError, "label 1 (2,) label 0 ()"),
-    (lambda: fed(h.Items([X[0], X[1]])), ValueError, "item ndarray (x, y) named columns"),
     (lambda: fed(h.Items([(X[0], 0), (X[0], 0, 0)])), ValueError, "item tuple (x, y)"),
     (lambda: fed(h.Items([{"image": X[0], "id": 3, "label": 1}])), ValueError, "'image', 'id', 'label' select_columns"),
     (lambda: fed(h.Items([{"image": X[0], "fine": 1}])), ValueError, "'fine' label rename_column"),
     (lambda: fed([(X[:9], Y[:9]), (X[:9], Y[:8])]), ValueError, "2 clients (9, 1, 4, 4) (8,) each with its label"),
     (lambda: fed([(X[:9], Y[:9]), (X[:9, :, 1:], Y[:9])]), ValueError, "2 clients (9, 1, 3, 4) (9, 1, 4, 4)"),
-    (lambda: fed([(X[:9], Y[:9]), (X[9:], Y[9:])]), ValueError, "clients=4 2 owners clients=2 None"),
-    (
-        lambda: fed([(X[:9], Y[:9]), (X[9:], Y[9:])], partition=fc.IID()),
-        ValueError,
-        "list of two partition=IID() ((x, y), (test_x, test_y)) training and test partition=None one client per entry",
-    ),
+    (lambda: fed(TWO), ValueError, "clients=4 2 owners clients=2 None"),
+    (lambda: fed(TWO, partition=fc.IID()), ValueError, "list of two partition=IID() ((x, y), (test_x, test_y)) None"),
     (lambda: fed([(X[:9], Y[:9]), (X[:0], Y[:0])]), ValueError, "2 clients (0,) at least one"),
     (lambda: fed(partition=[[0, 1], [4], [3], [5]]), ValueError, "clients [1] no training data another partition"),
-    (lambda: fed(partition=np.arange(8).reshape(4, 2)), TypeError, "partition=array list of index arrays"),
 ]
 
 
@@ -302,49 +219,28 @@ HOOKS = [
     (mine(prepare=lambda s, r: None), TypeError, "Mine.prepare None r.extended(...)"),
     (extending(rows={"p": 1}), ValueError, "'p' a name of the round; use another name, or r.extended(p=...)"),
     (extending(server={"lr": 1}), ValueError, "r.extended(server=...) 'lr' use another name, or r.extended(lr=...)"),
-    (extending(memory={"head": 1}), ValueError, "r.extended(memory=...) 'head' a name of the round; use another name"),
     (extending(rows={"x": 1}), ValueError, "r.extended(rows=...) 'x' a name of the round; use another name"),
     (mine(local_work=lambda s, w: {}), TypeError, "Mine.local_work {} dataclasses.replace(work,"),
     (mine(local_work=lambda s, w: replace(w, lr=-1.0)), ValueError, "Mine.local_work: lr=-1 lr > 0"),
-    (mine(start=lambda s, x: {"x": x, "m": x}), ValueError, "'m' a name of the round; use another"),
     (mine(direction=lambda s, G, y, r: r.c_j), AttributeError, "the round has no 'c_j' prepare() added are: x"),
     (mine(on=lambda s, f: None), TypeError, "Mine.on None federation"),
 ]
 HOOKS = [(lambda method=method: run(method, cohort=None), *rest) for method, *rest in HOOKS]
-REAL = (FEATURES, Y / 3)
-
-
-class Scaled(nn.Module):
-    """A loss with a parameter."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, z, y):
-        return (self.scale * z[:, 0] - y).square()
+REAL, SCALE = (FEATURES, Y / 3), nn.Parameter(torch.ones(1))
 
 
 LOSSES = [
     (lambda: fed(REAL), ValueError, "labels float64 integers loss= no classes"),
     (lambda: fed((FEATURES, np.eye(3)[Y])), ValueError, "(40, 5) (40, 3) one integer label loss="),
     (lambda: fed(REAL, loss=nn.MSELoss), TypeError, "MSELoss torch.nn.MSELoss()"),
-    (lambda: fed(REAL, loss=lambda z: z), ValueError, "(20, 1) (20,) function [B] mean"),
     (lambda: fed(REAL, loss=lambda z, y: z), ValueError, "shape (20, 1) 20 samples [B] mean"),
-    (lambda: fed(REAL, loss=lambda z, y: 1.0), ValueError, "float 20 samples [B] mean"),
     (lambda: fed(REAL, loss=lambda z, y: (z.detach()[:, 0] - y) ** 2), ValueError, "gradient logits detach()"),
     (lambda: fed(REAL, loss=lambda z, y: z[:, 0].log()), ValueError, "(20,) 20 samples finite"),
     (lambda: fed(REAL, loss=lambda z, y: z[:, 0] * 1j), ValueError, "complex64 real"),
     (lambda: fed(REAL, loss=nn.MSELoss()), ValueError, "one by one [B, 1] [B] (20, 1) (20,)"),
     (lambda: fed(REAL, loss=nn.MSELoss(reduction="sum")), ValueError, "one by one no sum over samples"),
-    (lambda: fed(REAL, loss=lambda z, y: z.var()), ValueError, "one by one not depend on the others"),
     (lambda: fed(REAL, loss=item_loss), ValueError, "item_loss mean torch.vmap one loss per sample [B]"),
-    (
-        lambda: fed(REAL, loss=Scaled()),
-        ValueError,
-        "Scaled a parameter of its own, of shape (1,) into the model freeze",
-    ),
-    (lambda: fed(REAL, loss=Scaled().__call__), ValueError, "a parameter of its own, of shape (1,)"),
+    (lambda: fed(REAL, loss=lambda z, y: SCALE * (z[:, 0] - y)), ValueError, "of its own shape (1,) model freeze"),
     (lambda: fed((FEATURES, Y / 0.0), loss=mse), ValueError, "training labels NaN or infinity clean or drop"),
     (lambda: fed(((FEATURES, Y / 3), (FEATURES, np.eye(3)[Y])), loss=mse), ValueError, "() (3,) targets differ shape"),
     (lambda: fed(fc.data.load(REAL, targets=True)), ValueError, "float64 (32,) class labels loss=..."),
@@ -381,23 +277,22 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_an_error_before_the_first
     assert not seen
 
 
-def normed(*sizes, path="auto", **options):
-    return h.network(sizes, flat(nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), path=path, **options)
+def normed(*sizes, path="auto"):
+    return h.network(sizes, flat(nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), path=path)
 
 
 @pytest.mark.parametrize("path", ["auto", "sequential"])
-@pytest.mark.parametrize("method", [fc.FedAvg(), fc.FedALA(sample=0.5), fc.FedSMB(), fc.DPSGD()], ids=repr)
+@pytest.mark.parametrize("method", [fc.FedAvg(), fc.FedALA(sample=0.5), fc.FedSMB()], ids=repr)
 def test_batch_norm_leaves_out_a_last_batch_of_one_sample(method, path):
     federation = normed(8, 9, 17, 5, path=path)
     assert federation.plan(0, 0, np.arange(4), batch_size=4).counts.T.tolist() == [
         [4, 4, 4, 4], [4, 4, 0, 0], [4, 4, 0, 0], [4, 0, 0, 0]]  # fmt: skip
-    run(method, federation, batch_size=4, rounds=5)
+    run(method, federation, batch_size=4, rounds=2)
 
 
-@pytest.mark.parametrize("path", ["auto", "sequential"])
-def test_a_client_of_one_sample_is_named_before_round_0_where_there_is_batch_norm(path):
-    seen, federation = [], normed(8, 1, 8, path=path)
-    for options in ({"batch_size": 4}, {"batch_size": None}, {"batch_size": 4, "local_steps": 1}):
+def test_a_client_of_one_sample_is_named_before_round_0_where_there_is_batch_norm():
+    seen, federation = [], normed(8, 1, 8)
+    for options in ({"batch_size": 4}, {"batch_size": None}):
         with pytest.raises(ValueError, match=r"client 1 of round 4 has 1 sample and .*batch_size>=2.*GroupNorm"):
             run(federation=federation, rounds=9, cohort=lambda t: [t // 4], probes=[seen.append], **options)
     assert not seen
@@ -410,54 +305,14 @@ def test_a_client_of_one_sample_is_named_before_round_0_where_there_is_batch_nor
         fc.one_round(fc.FedAvg(), federation, fc.start(fc.FedAvg(), federation), 0, batch_size=4)
 
 
-class Functional(nn.Module):
-    """Batch norm without a module of batch norm."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(16, 4), nn.Linear(4, 3)
-
-    def norm(self, z):
-        return nn.functional.batch_norm(z, torch.zeros(4).to(z), torch.ones(4).to(z), training=self.training)
-
-    def forward(self, x):
-        return self.last(self.norm(self.first(x.flatten(1))))
-
-
-class Divided(Functional):
-    """One sample's deviation is NaN."""
-
-    def norm(self, z):
-        return (z - z.mean(0)) / z.std(0) if self.training else z
-
-
-@pytest.mark.parametrize("path", ["auto", "sequential"])
 @pytest.mark.filterwarnings("ignore:in evaluation, too")
-@pytest.mark.parametrize("model", [Functional, Divided])
-def test_a_module_of_the_users_that_divides_by_a_batchs_deviation_is_as_batch_norm(model, path):
-    federation = h.network((8, 9, 17, 5), model(), path=path)
+@pytest.mark.parametrize("call", [functional, divided])
+def test_a_module_of_the_users_that_divides_by_a_batchs_deviation_is_as_batch_norm(call):
+    federation = h.network((8, 9, 17, 5), Net(call))
     assert federation.plan(0, 0, np.arange(4), batch_size=4).counts.max(1).tolist() == [4, 4, 4, 4]
     assert np.isfinite(run(fc.FedALA(sample=0.5), federation, batch_size=4, rounds=3).final("loss"))
-    lone = h.network((8, 1), model(), path=path)
-    for call in (
-        lambda: run(federation=lone, batch_size=4),
-        lambda: fc.one_round(fc.FedAvg(), lone, fc.start(fc.FedAvg(), lone), 0),
-    ):
-        with pytest.raises(ValueError, match=r"client 1 of round 0 has 1 sample .* no variance"):
-            call()
-
-
-def test_a_module_that_takes_no_single_sample_sees_all_samples_of_a_full_batch_at_once():
-    n = 4200  # more than go through the network at once elsewhere
-    x = np.random.default_rng(0).normal(size=(n, 16)).astype(np.float32)
-    net = Functional()
-    federation = fc.federation(((x, np.arange(n) % 3), (x[:9], np.arange(9) % 3)), clients=1, model=net)
-    federation = federation.to(dtype=torch.float64)
-    G = federation.full_gradient(federation.x0[None], federation.plan(0, 0, np.arange(1), batch_size=None))[0]
-    net = net.double().train()
-    inputs, labels = h.whole(federation, 0)
-    grads = torch.autograd.grad(nn.functional.cross_entropy(net(inputs), labels), list(net.parameters()))
-    torch.testing.assert_close(G, torch.cat([g.flatten() for g in grads]), rtol=1e-8, atol=1e-10)
+    with pytest.raises(ValueError, match=r"client 1 of round 0 has 1 sample .* no variance"):
+        run(federation=h.network((8, 1), Net(call)), batch_size=4)
 
 
 def test_batch_norm_over_the_places_of_a_picture_takes_one_sample():
@@ -468,7 +323,6 @@ def test_batch_norm_over_the_places_of_a_picture_takes_one_sample():
 # --- odd values that Python and torch let through ------------------------------------------------------------------
 
 LONG = "x" * 5000
-x0 = QUADRATIC.x0
 
 
 def itself():
@@ -479,15 +333,11 @@ def itself():
 
 
 @pytest.mark.parametrize("call", [
-    lambda: fc.quadratic(itself(), [[1.0]]), lambda: fc.DFedSAM((itself(),)), lambda: fc.topology.spectrum(itself()),
-    lambda: QUADRATIC.evaluate(np.float64), lambda: fc.quadratic([[[1.0]]], [[1.0]], device=LONG),
-    lambda: fc.cite(LONG), lambda: fc.playground(2, name=LONG + "!"), lambda: run().curve(LONG),
-    lambda: fc.federation(LONG), lambda: fc.playground(2, np.array(1.0)),
+    lambda: fc.DFedSAM((itself(),)), lambda: QUADRATIC.evaluate(np.float64), lambda: fc.federation(LONG),
+    lambda: fc.playground(2, name=LONG + "!"), lambda: run().curve(LONG), lambda: fc.playground(2, np.array(1.0)),
+    lambda: fc.probes.first_order_flatness(QUADRATIC, torch.ones(3) * 1j, 0.1),
     lambda: run(local_steps=torch.ones(4, device="meta")), lambda: run(cohort=torch.eye(2).to_sparse()),
-    lambda: fc.sweep(QUADRATIC, {"lr": [0.1]}, method=fc.FedAvg(), seeds=torch.ones(2, device="meta"), rounds=1),
-    lambda: fc.probes.mime_ablation(fc.FedAvg(), QUADRATIC, x0, steps=1, lr=0.1, cohort=np.array(1)),
-    lambda: fc.probes.mime_ablation(fc.FedAvg(), QUADRATIC, x0, steps=1, lr=0.1, targets=np.array(1)),
-    lambda: fc.probes.mime_ablation(fc.FedAvg(), QUADRATIC, x0, steps=1, lr=0.1, state={"c": 0.5}),
+    lambda: fc.probes.mime_ablation(fc.FedAvg(), QUADRATIC, QUADRATIC.x0, steps=1, lr=0.1, state={"c": 0.5}),
 ])  # fmt: skip
 def test_an_odd_value_is_one_line_with_a_remedy(call):
     with pytest.raises((ValueError, TypeError, KeyError), match=r"\b(use|known names|known are|give)\b") as e:
@@ -496,38 +346,12 @@ def test_an_odd_value_is_one_line_with_a_remedy(call):
     assert len(str(e.value)) < 3000
 
 
-@pytest.mark.parametrize("wrong", [
-    torch.ones(2), torch.ones(0), torch.ones(3, dtype=torch.complex64), torch.ones(3, device="meta"), torch.ones(4),
-])  # fmt: skip
-@pytest.mark.parametrize("call", [
-    lambda v: fc.probes.loss_along(QUADRATIC, v, x0, 3), lambda v: fc.probes.loss_slice(torch.sum, x0, x0, v, points=2),
-    lambda v: fc.probes.first_order_flatness(QUADRATIC, v, 0.1),
-    lambda v: fc.probes.zeroth_order_flatness(QUADRATIC, v, 0.1),
-])  # fmt: skip
-def test_vectors_of_another_length_or_without_numbers_are_refused_where_a_loss_is_looked_at(call, wrong):
-    with pytest.raises((ValueError, TypeError), match="use "):
-        call(wrong)
-
-
-@pytest.mark.parametrize("device", ["mps", "gpu", "", "meta", "cpu:5", torch.device("meta"), "cuda:99"])
+@pytest.mark.parametrize("device", ["gpu", "meta", "cpu:5", "cuda:99"])
 def test_a_device_that_is_not_here_is_one_line(device):
-    for call in (lambda: fed(device=device), lambda: fc.quadratic([[[1.0]]], [[1.0]], device=device),
-                 lambda: fc.topology.mixing(fc.Ring(), 4, device=device), lambda: fed().to(device)):  # fmt: skip
-        with pytest.raises(ValueError, match=r"is not available here \(.*\); use 'cpu', 'cuda'") as e:
-            call()
-        assert len(str(e.value)) < 300
+    with pytest.raises(ValueError, match=r"is not available here \(.*\); use 'cpu', 'cuda'") as e:
+        fed(device=device)
+    assert len(str(e.value)) < 300
     assert fed(device=torch.device("cpu", 0)).device.type == "cpu"
-
-
-@pytest.mark.parametrize("wrong", [
-    [[["1"]]], np.array([[[1j]]]), np.ma.masked_equal([[[1.0]]], 1), [[[None]]], torch.ones(1, 1, 1).to_sparse(),
-    torch.ones(1, 1, 1, device="meta"),
-])  # fmt: skip
-def test_quadratics_of_what_are_no_real_numbers_are_refused(wrong):
-    for given in ((wrong, [[1.0]], None), ([[[1.0]]], wrong[0], None), ([[[1.0]]], [[1.0]], wrong[0][0])):
-        with pytest.raises(ValueError, match="is no array of numbers") as e:
-            fc.quadratic(*given)
-        assert "\n" not in str(e.value)
 
 
 def test_classes_of_ones_own_keep_their_keywords():
@@ -544,24 +368,8 @@ def test_classes_of_ones_own_keep_their_keywords():
             call()
 
 
-M = fc.models
-
-
-@pytest.mark.parametrize("call", [
-    lambda: M.resnet18_gn((3, 8, 8), 3, stem="7x7"), lambda: M.preact_resnet((3, 8, 8), 3, (1, 1)),
-    lambda: M.build("mlp", (4,), 3, seed=-1),
-])  # fmt: skip
-def test_models_that_are_not_built_are_refused(call):
-    with pytest.raises((TypeError, ValueError), match=r"\b(use|did you mean)\b"):
-        call()
-
-
-@pytest.mark.parametrize("file", ["/dev/zero", "pipe"])
-def test_definitions_that_are_no_file_are_refused_and_not_read_for_ever(file, tmp_path, capsys):
-    if file == "pipe":
-        file = str(tmp_path / "pipe.py")
-        os.mkfifo(file)
-    assert reproduce.main(["list", "--definitions", file]) == 2
+def test_definitions_that_are_no_file_are_refused_and_not_read_for_ever(capsys):
+    assert reproduce.main(["list", "--definitions", "/dev/zero"]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 
@@ -576,7 +384,7 @@ class Poisoned(fc.Method):
         return torch.where(bad, torch.inf, G(y))
 
 
-@pytest.mark.parametrize("eval_every", [1, 3, 50])
+@pytest.mark.parametrize("eval_every", [1, 50])
 def test_divergence_names_its_round_and_client_whenever_it_is_looked_for(eval_every):
     with pytest.raises(fc.Diverged, match=r"client 3 .*round 4 with lr=0.1; use a smaller lr, clip") as e:
         run(Poisoned(), rounds=20, eval_every=eval_every)
@@ -597,7 +405,7 @@ class DividesByZero(fc.SCAFFOLD):
 
 
 @pytest.mark.parametrize("which", ["x", "c"])
-@pytest.mark.parametrize("eval_every", [1, 3, 50])
+@pytest.mark.parametrize("eval_every", [1, 50])
 def test_an_aggregate_that_leaves_the_finite_numbers_is_blamed_on_no_client(which, eval_every):
     with pytest.raises(fc.Diverged, match=r"DividesByZero.aggregate left the finite numbers in round 4, .* 0") as e:
         run(DividesByZero(which), rounds=20, eval_every=eval_every)

@@ -1,6 +1,5 @@
 """A run that somebody listens to, that is stopped, scheduled, or whose clients are chosen, is as exact as any other."""
 
-import io
 import itertools
 import json
 import math
@@ -15,6 +14,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
+from battery import private
 from torch import nn
 
 import fedcore as fc
@@ -29,16 +29,17 @@ def fed():
     return fc.federation("digits", 8, fc.Dirichlet(0.3), "thesis_mlp", seed=0, validation=True)
 
 
+@pytest.fixture(scope="module")
+def usual(fed):
+    """The run that nobody listens to or stops."""
+    return fc.simulate(fc.FedAvg(), fed, **RUN)
+
+
 def same(a, b):
     return torch.equal(a.params, b.params) and a.cohorts == b.cohorts and a.frame().equals(b.frame())
 
 
 # --- schedules ----------------------------------------------------------------------------------------------------
-
-
-def test_a_rate_and_a_cohort_by_round_that_are_constants_give_the_run_of_the_constants(fed):
-    scheduled = RUN | {"lr": lambda t: 0.1 * 0.9**t, "cohort": lambda t: 3}
-    assert same(fc.simulate(fc.SCAFFOLD(), fed, **scheduled), fc.simulate(fc.SCAFFOLD(), fed, lr_decay=0.9, **RUN))
 
 
 def test_a_run_by_round_is_the_loop_over_rounds_with_these_settings(fed):
@@ -57,24 +58,11 @@ def test_chunks_hold_the_largest_cohort_of_the_schedule(fed):
     assert torch.allclose(whole.params, cut.params, atol=1e-12, rtol=0)
 
 
-def test_a_scheduled_run_grows_and_one_with_another_past_is_another(fed, tmp_path):
-    def run(rounds, lr, **more):
-        return fc.simulate(fc.FedAvg(), fed, **RUN | {"rounds": rounds, "lr": lr}, **more)
-
-    run(4, lambda t: 0.1 / (1 + t), checkpoint_dir=tmp_path)
-    grown = run(8, lambda t: 0.1 / (1 + t), checkpoint_dir=tmp_path)
-    assert torch.equal(grown.params, run(8, lambda t: 0.1 / (1 + t)).params)
-    with pytest.raises(fc.CheckpointError, match="lr"):
-        run(8, lambda t: 0.1 / (2 + t), checkpoint_dir=tmp_path)
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"lr": lambda t: 0.1 - 0.05 * t}, "lr in round 2: lr=0 is out of range"),
-        ({"lr": lambda t: math.nan}, "lr in round 0"),
         ({"cohort": lambda t: 3 + t}, r"cohort in round 6: cohort=9 but the federation has 8 clients"),
-        ({"cohort": lambda t: []}, r"cohort in round 0: cohort=\[\]; a round needs at least one client"),
         ({"cohort": lambda t: [1, 1]}, r"cohort in round 0: cohort=\[1, 1\]; use different clients"),
     ],
 )
@@ -86,11 +74,6 @@ def test_a_schedule_out_of_range_names_the_round_before_any_is_run(fed, settings
 def test_a_method_that_needs_all_clients_refuses_a_schedule_without_them(fed):
     with pytest.raises(ValueError, match="needs all 8 clients in every round"):
         fc.simulate(fc.DPSGD(fc.Ring()), fed, **RUN | {"cohort": lambda t: 8 - (t == 5)})
-
-
-def test_a_run_that_diverges_names_the_rate_of_its_round(fed):
-    with pytest.raises(fc.Diverged, match="lr=1e\\+30"):
-        fc.simulate(fc.FedAvg(), fed, **RUN | {"lr": lambda t: 1e30 if t == 3 else 0.1})
 
 
 # --- listening and stopping ---------------------------------------------------------------------------------------
@@ -118,8 +101,8 @@ def test_on_evaluate_sees_what_the_history_keeps(fed):
     assert seen == [(t, {k: v for at, k, i, v in h.rows if at == t and i is None}) for t, _ in seen]
 
 
-def test_listening_changes_no_bit(fed):
-    assert same(fc.simulate(fc.FedAvg(), fed, **RUN), fc.simulate(fc.FedAvg(), fed, on_evaluate=patience(99), **RUN))
+def test_listening_changes_no_bit(fed, usual):
+    assert same(usual, fc.simulate(fc.FedAvg(), fed, on_evaluate=patience(99), **RUN))
 
 
 def test_one_that_counts_ends_a_resumed_run_where_it_ends_one_in_a_piece(fed, tmp_path):
@@ -161,12 +144,11 @@ class Breaks(fc.FedAvg):
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("no such number"), KeyboardInterrupt()], ids=repr)
-def test_whatever_ends_the_rounds_carries_the_history_up_to_there(fed, error):
+def test_whatever_ends_the_rounds_carries_the_history_up_to_there(fed, usual, error):
     with pytest.raises(type(error)) as e:
         fc.simulate(fc.FedAvg(), fed, probes=[at_round(4, error)], **RUN)
-    whole = fc.simulate(fc.FedAvg(), fed, **RUN)
-    assert e.value.history.rows == [row for row in whole.rows if row[0] <= 5]
-    assert e.value.history.cohorts == whole.cohorts[:5]
+    assert e.value.history.rows == [row for row in usual.rows if row[0] <= 5]
+    assert e.value.history.cohorts == usual.cohorts[:5]
     assert torch.equal(e.value.history.params, fc.simulate(fc.FedAvg(), fed, **RUN | {"rounds": 5}).params)
     assert "after 5 rounds; the history up to there is this error's .history" in e.value.__notes__[0]
 
@@ -178,28 +160,22 @@ def gives(name, value):
     return my_probe
 
 
-@pytest.mark.parametrize(
-    ("probe", "error", "words"),
-    [
-        (gives("accuracy", 1.0), ValueError, "my_probe gave 'accuracy', the name of a metric.*another name"),
-        (gives("a", "high"), TypeError, r"my_probe gave 'a': 'high'; return .* one for each client \[3\]"),
-        (gives("a", torch.ones(5)), ValueError, r"my_probe gave 'a' of shape \(5,\); return .* client \[3\]"),
-        (lambda r, y: 3.0, TypeError, r"<lambda> gave 3.0; return a mapping"),
-        (gives(3, 1.0), TypeError, "my_probe gave {3: 1.0}; return a mapping of names"),
-        (gives("", 1.0), TypeError, "my_probe gave {'': 1.0}; return a mapping of names"),
-    ],
-    ids=lambda v: str(v)[:20],
-)
-def test_what_a_probe_may_not_give_is_named(fed, probe, error, words):
+@pytest.mark.parametrize(("probes", "error", "words"), [
+    ([gives("accuracy", 1.0)], ValueError, "my_probe gave 'accuracy', the name of a metric.*another name"),
+    ([gives("loss", torch.zeros(3))], ValueError, "my_probe gave 'loss', the name of a metric"),
+    ([gives("a", "high")], TypeError, r"my_probe gave 'a': 'high'; return .* one for each client \[3\]"),
+    ([gives("a", torch.ones(5))], ValueError, r"my_probe gave 'a' of shape \(5,\); return .* client \[3\]"),
+    ([lambda r, y: 3.0], TypeError, r"<lambda> gave 3.0; return a mapping"),
+    ([gives("", 1.0)], TypeError, "my_probe gave {'': 1.0}; return a mapping of names"),
+    ([gives("a", 1.0), gives("a", 2.0)], ValueError, "my_probe gave 'a', the name of .* another value; use another"),
+])  # fmt: skip
+def test_what_a_probe_may_not_give_is_named(fed, probes, error, words):
     with pytest.raises(error, match=words):
-        fc.simulate(fc.FedAvg(), fed, probes=[probe], **RUN)
-    with pytest.raises(ValueError, match=r"my_probe gave 'a', the name of .* another value; use another name"):
-        fc.simulate(fc.FedAvg(), fed, probes=[gives("a", 1.0), gives("a", 2.0)], **RUN)
+        fc.simulate(fc.FedAvg(), fed, probes=probes, personal=True, **RUN)
 
 
 @pytest.mark.parametrize(("probe", "name"), [
-    (lambda r, y: {"a": y.sub_(r.x).norm()}, "y"), (lambda r, y: {"a": r.x.mul_(2).norm()}, "x"),
-    (lambda r, y: {"a": r.c_i.zero_().norm()}, "c_i"),
+    (lambda r, y: {"a": y.sub_(r.x).norm()}, "y"), (lambda r, y: {"a": r.c_i.zero_().norm()}, "c_i"),
 ])  # fmt: skip
 def test_a_probe_that_writes_to_what_it_is_given_is_named(fed, probe, name):
     with pytest.raises(ValueError, match=rf"the probe <lambda> wrote to '{name}'.* y - r\.x for y\.sub_"):
@@ -216,13 +192,6 @@ def test_a_probe_draws_numbers_of_seed_and_round_and_leaves_the_generators_as_th
     assert whole.rows == fc.simulate(fc.FedAvg(), fed, probes=[draws], **RUN | {"seed": 0}).rows
     values = [value for h in (whole, other) for _, name, _, value in h.rows if name == "a"]
     assert len(set(values)) == len(values) == 2 * RUN["rounds"]
-
-
-def test_a_probe_may_give_of_each_client_what_is_a_metric_of_the_server(fed):
-    h = fc.simulate(fc.FedAvg(), fed, probes=[gives("loss", torch.zeros(3))], **RUN)
-    assert h.final("loss") > 0 == h.final("loss", client=h.cohorts[-1][0])
-    with pytest.raises(ValueError, match="my_probe gave 'loss', the name of a metric"):
-        fc.simulate(fc.FedAvg(), fed, probes=[gives("loss", torch.zeros(3))], personal=True, **RUN)
 
 
 def test_a_function_that_is_nearly_a_hook_is_told_of(fed):
@@ -264,7 +233,7 @@ def test_an_interrupt_within_a_round_leaves_a_checkpoint_of_those_before(fed, tm
 
 
 @pytest.mark.parametrize("where", ["a probe", "on_evaluate"])
-def test_an_interrupted_evaluation_is_made_again(fed, tmp_path, where):
+def test_an_interrupted_evaluation_is_made_again(fed, usual, tmp_path, where):
     probe, ends = at_round(4, KeyboardInterrupt()), patience(99)
 
     def on_evaluate(t, metrics):
@@ -278,29 +247,27 @@ def test_an_interrupted_evaluation_is_made_again(fed, tmp_path, where):
         fc.simulate(fc.FedAvg(), fed, **run)
     assert len(e.value.history.cohorts) == 5
     assert (tmp_path / "checkpoint.npz").exists() == (where == "on_evaluate"), "half an evaluation was kept"
-    assert same(fc.simulate(fc.FedAvg(), fed, **run), fc.simulate(fc.FedAvg(), fed, **RUN))
+    assert same(fc.simulate(fc.FedAvg(), fed, **run), usual)
 
 
 def test_an_answer_that_is_no_truth_value_is_refused(fed):
     with pytest.raises(TypeError, match=r"on_evaluate returned 0\.\d+; return True to end the run"):
         fc.simulate(fc.FedAvg(), fed, on_evaluate=lambda t, metrics: metrics["accuracy"], **RUN)
-    with pytest.raises(TypeError, match="on_evaluate=3; use a function"):
-        fc.simulate(fc.FedAvg(), fed, on_evaluate=3, **RUN)
 
 
 # --- validation data, and what a run shows ------------------------------------------------------------------------
 
 
-def test_validation_data_are_those_of_the_federation_on_them(fed):
+def test_validation_data_are_those_of_the_federation_on_them(fed, usual):
     h = fc.simulate(fc.FedAvg(), fed, eval_on="validation", **RUN)
     assert h.rows == fc.simulate(fc.FedAvg(), fed.on_validation(), **RUN).rows
-    assert h.rows != fc.simulate(fc.FedAvg(), fed, **RUN).rows
+    assert h.rows != usual.rows
     with pytest.raises(ValueError, match="validation=True"):
         fc.simulate(fc.FedAvg(), fc.federation("digits", 4), eval_on="validation", **RUN)
     with pytest.raises(ValueError, match="eval_on='validation' and a federation made with validation=True"):
         fc.simulate(fc.FedAvg(), fed, **BEST | {"eval_on": "test"})
     with pytest.raises(ValueError, match="a quadratic has no data"):
-        fc.simulate(fc.FedAvg(), fc.quadratic(np.eye(2)[None], np.ones((1, 2))), rounds=1, eval_on="validation")
+        fc.simulate(fc.FedAvg(), quadratics(), rounds=1, eval_on="validation")
 
 
 def worsens(t):
@@ -311,8 +278,7 @@ def worsens(t):
 BEST = {**RUN, "cohort": None, "lr": worsens, "eval_on": "validation", "keep": "best"}
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, 8])
-@pytest.mark.parametrize("method", [fc.FedAvg(), fc.SCAFFOLD(), fc.DFedAvg()], ids=repr)
+@pytest.mark.parametrize(("method", "every"), [(fc.FedAvg(), 1), (fc.SCAFFOLD(), 3), (fc.DFedAvg(), 8)], ids=repr)
 def test_the_best_model_is_that_of_the_evaluation_with_the_highest_accuracy(fed, method, every):
     h = fc.simulate(method, fed, eval_every=every, **BEST)
     state, judge = fc.start(method, fed), fed.on_validation()
@@ -334,9 +300,8 @@ def test_the_best_model_is_that_of_the_evaluation_with_the_highest_accuracy(fed,
     assert repr(h).splitlines()[2].startswith(f"after round {h.kept}, the best of 8: accuracy {scores[h.kept]:.4g}")
 
 
-@pytest.mark.parametrize("stop", [2, 4, 5, 7, 8])
-@pytest.mark.parametrize(("every", "save"), [(1, 1), (2, 2), (3, 1)])
-def test_the_best_model_of_a_resumed_run_is_that_of_one_that_was_never_stopped(fed, tmp_path, stop, every, save):
+@pytest.mark.parametrize(("every", "save", "stop"), [(1, 1, 2), (1, 1, 7), (2, 2, 5), (3, 1, 4), (3, 1, 8)])
+def test_the_best_model_of_a_resumed_run_is_that_of_one_that_was_never_stopped(fed, tmp_path, every, save, stop):
     whole = fc.simulate(fc.SCAFFOLD(), fed, **BEST, eval_every=every)
     run = {**BEST, "eval_every": every, "checkpoint_every": save, "checkpoint_dir": tmp_path}
     fc.simulate(fc.SCAFFOLD(), fed, **run | {"rounds": stop})
@@ -385,20 +350,14 @@ class Missing:
         raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("kernel", [False, True])
 @pytest.mark.parametrize("shown", [None, True])
-@pytest.mark.parametrize("stream", ["none", "closed", "full"])
-def test_a_run_needs_no_standard_error(fed, monkeypatch, capsys, stream, shown, kernel):
-    closed = io.StringIO()
-    closed.close()
+@pytest.mark.parametrize("stream", [None, Missing()], ids=["none", "full"])
+def test_a_run_needs_no_standard_error(fed, usual, monkeypatch, capsys, stream, shown):
     monkeypatch.delenv("FEDCORE_BATCH")
     monkeypatch.setattr(progress.time, "time", lambda clock=itertools.count(): next(clock))  # long runs
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-    if kernel:
-        monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    h = fc.simulate(fc.FedAvg(), fed, progress=False, **RUN)
-    monkeypatch.setattr(sys, "stderr", {"none": None, "closed": closed, "full": Missing()}[stream])
-    assert same(h, fc.simulate(fc.FedAvg(), fed, progress=shown, **RUN))
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)  # as in a notebook
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert same(usual, fc.simulate(fc.FedAvg(), fed, progress=shown, **RUN))
     assert capsys.readouterr().out == ""  # what print does with None
 
 
@@ -423,36 +382,25 @@ def test_a_history_shows_itself_in_three_lines_and_a_table(fed):
     assert h._repr_html_().count("<tr") == 2 + 5  # two rows of heads, five evaluations
 
 
-DRAWS = {
-    "torch": lambda like: torch.randn_like(like), "torch in place": lambda like: torch.zeros_like(like).normal_(),
-    "NumPy": lambda like: torch.tensor(np.random.standard_normal(like.shape)).to(like),  # noqa: NPY002
-    "Python": lambda like: like * random.random(),
-}  # fmt: skip
+DRAWS = {"torch": lambda: torch.rand(()), "NumPy": lambda: np.random.random(), "Python": random.random}  # noqa: NPY002
 
 
-@pytest.mark.parametrize("drawn", DRAWS)
-@pytest.mark.parametrize("hook", ["prepare", "broadcast", "direction", "aggregate"])
+@pytest.mark.parametrize(("hook", "drawn"), [
+    ("prepare", "torch"), ("broadcast", "torch"), ("aggregate", "torch"),
+    ("direction", "NumPy"), ("direction", "Python"),
+])  # fmt: skip
 def test_a_hook_that_draws_from_a_global_generator_is_told_of_once(fed, hook, drawn):
-    class Noisy(fc.Method):
-        def prepare(self, r):
-            return r.extended(memory={"e": DRAWS[drawn](r.x)}) if hook == "prepare" else r
+    def noisy(self, *given):
+        DRAWS[drawn]()
+        return getattr(fc.FedAvg, hook)(self, *given)
 
-        def broadcast(self, r):
-            return r.x + DRAWS[drawn](r.x) if hook == "broadcast" else r.x
-
-        def direction(self, G, y, r):
-            return G(y) + 0.1 * DRAWS[drawn](y) if hook == "direction" else G(y)
-
-        def aggregate(self, r, y):
-            x = r.mean(y)
-            return {"x": x + DRAWS[drawn](x) if hook == "aggregate" else x}
-
+    method = type("Noisy", (fc.FedAvg,), {hook: noisy})()
     with pytest.warns(UserWarning, match=rf"Noisy.{hook} draws from a global generator.*r.noise\(like\)") as told:
-        fc.simulate(Noisy(), fed, rounds=3, cohort=2, local_steps=3)
+        fc.simulate(method, fed, rounds=3, cohort=2, local_steps=3)
     assert len(told) == 1
 
 
-def quadratics(noise, name="gradient") -> fc.Quadratic:
+def quadratics(noise=lambda Y, plan, k: 0, name="gradient") -> fc.Quadratic:
     """Quadratics of a class of the user's that adds noise(Y, plan, k) to its gradients."""
 
     def noisy(self, Y, plan, k=0, *given):
@@ -462,27 +410,11 @@ def quadratics(noise, name="gradient") -> fc.Quadratic:
     return type("Noisy", (fc.Quadratic,), {name: noisy})(q.A, q.b, q.x0)
 
 
-TOLD = r"Noisy draws from a global generator.*np\.random\.default_rng\(\(int\(plan\.keys\[i\]\), k\)\)"
-
-
-@pytest.mark.parametrize("drawn", DRAWS)
-@pytest.mark.parametrize(("method", "name"), [
-    (fc.FedAvg(), "gradient"), (fc.FedProx(0.1), "gradient"), (fc.Mime(), "full_gradient"), (fc.FedSAM(), "gradient"),
-])  # fmt: skip
-def test_quadratics_of_ones_own_that_draw_from_a_global_generator_are_told_of_once(method, name, drawn):
-    noisy = quadratics(lambda Y, plan, k: DRAWS[drawn](Y), name)
-    with pytest.warns(UserWarning, match=TOLD) as told:
-        fc.simulate(method, noisy, rounds=3, local_steps=3, lr=0.1)
-    assert len(told) == 1
-
-
-def test_a_method_and_quadratics_of_ones_own_are_told_of_together():
-    class Mine(fc.Method):
-        def direction(self, G, y, r):
-            return G(y)
-
-    with pytest.warns(UserWarning, match=r"Mine\.direction or Noisy draws .*r\.noise\(like\).*plan\.keys") as told:
-        fc.simulate(Mine(), quadratics(lambda Y, plan, k: torch.randn_like(Y)), rounds=2, lr=0.1)
+@pytest.mark.parametrize(("method", "name"), [(fc.FedSAM(), "gradient"), (fc.Mime(), "full_gradient")])
+def test_quadratics_of_ones_own_that_draw_from_a_global_generator_are_told_of_once(method, name):
+    words = r"Noisy draws from a global generator.*np\.random\.default_rng\(\(int\(plan\.keys\[i\]\), k\)\)"
+    with pytest.warns(UserWarning, match=words) as told:
+        fc.simulate(method, quadratics(lambda Y, plan, k: DRAWS["NumPy"](), name), rounds=3, local_steps=3, lr=0.1)
     assert len(told) == 1
 
 
@@ -509,28 +441,18 @@ def test_quadratics_that_draw_as_they_are_told_to_give_equal_and_resumed_runs(tm
         assert torch.equal(run(4, checkpoint_dir=tmp_path), whole)
 
 
-def test_noise_of_the_round_and_generators_of_ones_own_are_not_spoken_of():
-    class Noisy(fc.Method):
-        def direction(self, G, y, r):
-            return G(y) + 0.1 * r.noise(y)
-
-        def aggregate(self, r, y):
-            x = r.mean(y) + torch.tensor(np.random.default_rng((r.seed, r.t)).standard_normal(r.x.shape)).to(y)
-            return {"x": x + r.noise(x)}
-
-    class Dropping(torch.nn.Sequential):  # whose own draws are the engine's
+def test_noise_of_the_round_and_what_a_network_draws_are_not_spoken_of():
+    class Dropping(nn.Sequential):  # whose own draws are the engine's
         def forward(self, x):
             return super().forward(x) * (1 + random.random())
 
-    layers = torch.nn.Flatten(), torch.nn.Linear(16, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3)
-    pictures = h.images(40, (1, 4, 4), 3)
+    net = Dropping(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(), nn.Linear(8, 3))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*draws from a global generator")
-        for network in (torch.nn.Sequential(*layers), Dropping(*layers)):
-            fc.simulate(Noisy(), fc.federation(pictures, 3, model=network, device="cpu"), rounds=2, lr=0.01)
+        fc.simulate(private("all"), h.network(model=net), rounds=2, lr=0.01)
 
 
-@pytest.mark.parametrize(("seconds", "any_bar"), [(0.0, False), (0.05, False), (0.4, True), (5.0, True)])
+@pytest.mark.parametrize(("seconds", "any_bar"), [(0.05, False), (0.4, True)])
 def test_a_bar_is_made_after_a_second_and_not_before(fed, monkeypatch, seconds, any_bar):
     """A clock that moves by so many seconds at each look, of which there is one at the start and two per round."""
     tqdm, clock = mock.MagicMock(), itertools.count()
@@ -556,24 +478,20 @@ class Halves(nn.Module):
         return self.b(torch.relu(self.a(x.flatten(1))))
 
 
-class Noisy(fc.Method):
-    def direction(self, G, y, r):
-        return G(y) + r.noise(y)
+def half_frozen(first=True):
+    return fc.federation("digits", clients=3, partition=fc.Dirichlet(0.3), model=Halves(first))
 
 
 def test_frozen_parameters_stay_where_they_are_whatever_a_method_adds_to_the_gradient():
-    fed = fc.federation("digits", clients=3, model=Halves(True))
-    state = fc.start(Noisy(), fed)
-    _, seen = fc.one_round(Noisy(), fed, state, 0, lr=0.1, local_steps=2)
+    method, fed = private("direction"), half_frozen()
+    _, seen = fc.one_round(method, fed, fc.start(method, fed), 0, lr=0.1, local_steps=2)
     assert torch.equal(seen.y[:, ~fed.trained], fed.x0[~fed.trained].expand(3, -1))
 
 
 def test_apfl_keeps_its_mixing_weight_also_where_the_first_parameters_are_frozen():
-    run = {"rounds": 3, "lr": 0.5, "local_steps": 2}
     ends = []
-    for first in (True, False):
-        fed = fc.federation("digits", clients=3, partition=fc.Dirichlet(0.3), model=Halves(first))
-        history = fc.simulate(fc.APFL(0.5, adaptive=True), fed, **run)
+    for fed in (half_frozen(True), half_frozen(False)):
+        history = fc.simulate(fc.APFL(0.5, adaptive=True), fed, rounds=3, lr=0.5, local_steps=2)
         ends.append(history.state["alpha_i"][:, fed.trained].mean(1))
     assert (ends[0] != 0.5).all()
     torch.testing.assert_close(*ends)

@@ -103,3 +103,8 @@ def test_without_a_server_the_evaluated_buffers_are_the_plain_mean(fed, method):
     work = {"local_epochs": 1, "batch_size": 4, "lr": 0.1, "weighting": "samples"}
     h = fc.simulate(method, fed, rounds=3, progress=False, **work, **own)
     torch.testing.assert_close(h.params, method.personal(h.state, fed.layout).mean(0), rtol=0, atol=1e-12)
+
+
+def test_buffers_that_training_carries_are_sent_and_what_is_frozen_is_not(fed):
+    assert fed.d == 8 * 4 + 4 + 4 * 3 + 3 + 1
+    assert fc.FedAvg().cost(fed.layout).up * fed.d == pytest.approx(fed.d - 4)

@@ -5,11 +5,9 @@ Whole rounds of every method are compared in `test_reference`; the oracles here 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import helpers as h
 import networkx as nx
@@ -21,10 +19,10 @@ from torch import nn
 
 import fedcore as fc
 from fedcore import topology
-from fedcore.engine import Batch, Engine, Loss
+from fedcore.engine import Loss
 
 FIXED = [fc.Ring(), fc.Torus(), fc.Exponential(), fc.Complete()]
-SYMMETRIC = [*FIXED, fc.RandomRegular(3), fc.Graph(nx.star_graph(23)), fc.Graph(nx.random_labeled_tree(24, seed=1))]
+SYMMETRIC = [*FIXED, fc.RandomRegular(3), fc.Graph(nx.star_graph(23))]
 
 
 def dense(top, n: int, **where) -> np.ndarray:
@@ -45,13 +43,11 @@ def torus(a: int, b: int) -> np.ndarray:
 
 
 SPECTRA = [
-    *[(fc.Ring(), circle(n, [0, 1, -1])) for n in (1, 2, 3, 4, 7, 20)],
-    *[(fc.Torus(), torus(a, b)) for a, b in ((2, 2), (2, 3), (3, 3), (3, 4), (4, 5), (10, 10))],
-    (fc.Exponential(), circle(2, [0, 1])),
+    *[(fc.Ring(), circle(n, [0, 1, -1])) for n in (1, 2, 7)],
+    *[(fc.Torus(), torus(a, b)) for a, b in ((2, 3), (3, 4))],
     (fc.Exponential(), circle(5, range(5))),
-    (fc.Exponential(), circle(8, [0, 1, 2, 4, 6, 7])),
     (fc.Exponential(), circle(12, [0, 1, 2, 4, 8, 10, 11])),
-    *[(fc.Complete(), np.eye(n)[0]) for n in (1, 2, 9)],  # it forgets all but the mean
+    *[(fc.Complete(), np.eye(n)[0]) for n in (1, 9)],  # it forgets all but the mean
 ]
 
 
@@ -60,11 +56,9 @@ def test_the_spectrum_of_a_ring_torus_exponential_or_complete_graph_is_a_mean_of
     h.close(topology.mixing(top, len(values)).spectrum(), np.sort(values)[::-1], 1e-14)
 
 
-@pytest.mark.parametrize("n", [6, 16, 25])
-def test_the_gap_is_one_less_the_second_largest_modulus(n):
-    W = dense(fc.Ring(), n)
-    second = np.sort(np.abs(np.linalg.eigvalsh(W)))[-2]
-    h.close(topology.gap(W), 1 - second, 1e-14)
+def test_the_gap_is_one_less_the_second_largest_modulus():
+    W = dense(fc.Ring(), 16)
+    h.close(topology.gap(W), 1 - np.sort(np.abs(np.linalg.eigvalsh(W)))[-2], 1e-14)
     h.close(topology.gap(np.array([[0.1, 0.9], [0.9, 0.1]])), 0.2, 1e-14)  # the modulus, not the value -0.8
 
 
@@ -75,11 +69,10 @@ def test_the_gap_is_one_less_the_second_largest_modulus(n):
 def test_a_topology_is_symmetric_and_doubly_stochastic_and_keeps_the_mean(top):
     n = 24
     W = dense(top, n, seed=2, t=3)
+    assert np.array_equal(topology.check(W), W)
     assert np.array_equal(W, W.T)
-    assert (W >= 0).all()
     assert (W.diagonal() > 0).all()
     h.close(W.sum(0), np.ones(n), 1e-14)
-    assert np.array_equal(topology.check(W), W)
     Y = torch.tensor(np.random.default_rng(1).normal(size=(n, 700)))
     h.close((topology.mixing(top, n, seed=2, t=3) @ Y).mean(0), Y.mean(0), 1e-15)
 
@@ -110,54 +103,29 @@ class Lists(topology.Topology):
 def test_a_networkx_graph_keeps_its_numbers_in_any_order():
     path = [(2, 0), (0, 1)]
     assert fc.Graph(nx.Graph(path)) == fc.Graph(path) == fc.Graph(nx.Graph([(1, 0), (0, 2), (1, 1)]))
-    named = nx.convert_node_labels_to_integers(nx.Graph([("a", "b"), ("b", "c")]))
-    assert fc.Graph(named) == fc.Graph([(0, 1), (1, 2)])
-    assert eval(repr(fc.Graph(path)), vars(fc).copy()) == fc.Graph(path)
-    assert topology.topology(nx.path_graph(3)) == fc.Graph([(0, 1), (1, 2)])
-    edges = torch.tensor([[0, 1], [1, 2]])
-    assert fc.Graph(edges) == fc.Graph(list(edges)) == fc.Graph(edges.numpy()) == fc.Graph([(0, 1), (1, 2)])
-
-
-@pytest.mark.parametrize(("top", "n", "degree"), [(fc.Ring(), 9, 2), (fc.Torus(), 12, 4), (fc.RandomRegular(5), 12, 5),
-                                                  (fc.Graph([(0, 1), (1, 2)]), 3, 4 / 3)])  # fmt: skip
-def test_degree_is_the_mean_number_of_neighbours(top, n, degree):
-    W = dense(top, n)
-    assert top.degree == pytest.approx(((W > 0) & ~np.eye(n, dtype=bool)).sum() / n) == pytest.approx(degree)
-    assert fc.Matrix(dense(top, n)).degree == pytest.approx(degree)
+    assert topology.topology(nx.path_graph(3)) == fc.Graph([(0, 1), (1, 2)]) == fc.Graph(torch.tensor([[0, 1], [1, 2]]))
 
 
 # --- graphs that are drawn anew -----------------------------------------------------------------------------------
 
 
 def test_the_matrix_of_a_100_client_random_regular_graph_is_doubly_stochastic_every_round_and_never_the_same():
-    seen = set()
-    for t in range(100):
+    seen = {dense(fc.RandomRegular(10), 100, seed=5).tobytes()}
+    for t in range(30):
         W = dense(fc.RandomRegular(10), 100, seed=4, t=t)
-        assert np.array_equal(W, W.T)
         assert set(np.unique(W)) == {0, 1 / 11, W[0, 0]}
         assert ((W > 0).sum(1) == 11).all()
-        h.close(W.sum(0), np.ones(100), 1e-14)
-        topology.check(W)  # connected, too
+        topology.check(W)  # symmetric, doubly stochastic, and connected, too
         seen.add(W.tobytes())
-    assert len(seen) == 100
-    assert dense(fc.RandomRegular(10), 100, seed=5, t=0).tobytes() not in seen
+    assert len(seen) == 31
 
 
-@pytest.mark.parametrize(("n", "degree"), [(2, 1), (4, 3), (5, 2), (6, 1), (7, 6), (8, 5), (11, 8), (30, 27), (9, 4)])
+@pytest.mark.parametrize(("n", "degree"), [(2, 1), (4, 3), (5, 2), (8, 5), (11, 8), (30, 27)])
 def test_random_regular_graphs_exist_for_every_degree(n, degree):
     for t in range(20):
         W = dense(fc.RandomRegular(degree), n, t=t)
         assert ((W > 0).sum(1) == degree + 1).all()
         assert np.array_equal(W, W.T)
-
-
-def test_every_edge_of_a_random_regular_graph_is_equally_likely():
-    rounds, n, k = 600, 10, 3
-    counts = sum(dense(fc.RandomRegular(k), n, seed=1, t=t) > 0 for t in range(rounds))
-    p = k / (n - 1)
-    off = counts[~np.eye(n, dtype=bool)]
-    assert np.abs(off - rounds * p).max() < 4.5 * np.sqrt(rounds * p * (1 - p))  # 45 edges: 4.5 sigma
-    assert off.std() > 0.3 * np.sqrt(rounds * p * (1 - p))
 
 
 def test_the_directed_draw_is_row_stochastic_only_and_moves_the_mean():
@@ -166,40 +134,27 @@ def test_the_directed_draw_is_row_stochastic_only_and_moves_the_mean():
     h.close(W.sum(1), np.ones(n), 1e-14)
     assert ((W > 0).sum(1) == k + 1).all()
     assert (W.diagonal() > 0).all()
-    assert np.abs(W.sum(0) - 1).max() > 0.2
     with pytest.raises(ValueError, match="symmetric matrix whose rows sum to 1"):
         topology.check(W)
-    Y = torch.tensor(np.random.default_rng(0).normal(size=(n, 1)))
-    assert ((topology.mixing(fc.DirectedRandom(k), n, 3, 1) @ Y).mean() - Y.mean()).abs() > 1e-3
+    Y = np.random.default_rng(0).normal(size=n)
+    assert np.abs((W @ Y).mean() - Y.mean()) > 1e-3
     counts = sum(dense(fc.DirectedRandom(2), 6, t=t) > 0 for t in range(900))
     off = counts[~np.eye(6, dtype=bool)]
     assert np.abs(off - 360).max() < 4.5 * np.sqrt(900 * 0.4 * 0.6)
 
 
-CHILD = """
-import hashlib, sys
-import fedcore as fc
-tops = fc.RandomRegular(6), fc.DirectedRandom(6)
-draws = [fc.topology.mixing(top, 40, seed=7, t=t) for top in tops for t in (3, 0)]
-print(hashlib.sha256(b"".join(W.dense().numpy().tobytes() for W in draws)).hexdigest()[:16], "networkx" in sys.modules)
-"""
-
-
-def test_a_draw_is_the_same_in_every_process_and_needs_no_networkx():
-    root = Path(fc.__file__).parents[1]
-    child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True, cwd=root)
-    assert child.stdout.split() == ["49fc956815ac4b78", "False"]
+def test_a_draw_is_the_same_in_every_process():
+    tops = fc.RandomRegular(6), fc.DirectedRandom(6)
+    draws = [dense(top, 40, seed=7, t=t) for top in tops for t in (3, 0)]
+    assert hashlib.sha256(b"".join(W.tobytes() for W in draws)).hexdigest()[:16] == "49fc956815ac4b78"
 
 
 # --- the product --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("d", [1, 3, 512, 1300])
-@pytest.mark.parametrize(
-    "top", [*FIXED, fc.RandomRegular(10), fc.DirectedRandom(4), fc.Graph(nx.star_graph(119))],
-    ids=lambda top: type(top).__name__,
-)  # fmt: skip
+@pytest.mark.parametrize("d", [3, 1300])
+@pytest.mark.parametrize("top", [fc.RandomRegular(10), fc.DirectedRandom(4), fc.Graph(nx.star_graph(119))])
 def test_the_product_over_neighbours_is_the_dense_product(top, d, dtype):
     W = topology.mixing(top, 120, dtype=dtype)
     Y = torch.tensor(np.random.default_rng(0).normal(size=(120, d)), dtype=dtype)
@@ -207,40 +162,11 @@ def test_the_product_over_neighbours_is_the_dense_product(top, d, dtype):
     h.close(W @ Y, W.dense().double() @ Y.double(), 1e-15 * 20 if dtype == torch.float64 else 2e-6)
 
 
-def test_a_sparse_graph_is_multiplied_without_its_dense_matrix(monkeypatch):
-    Y = torch.ones(1000, 5)
-    few, many = (topology.mixing(top, 1000, dtype=torch.float32) for top in (fc.RandomRegular(10), fc.Complete()))
-    monkeypatch.setattr(topology.Mixing, "dense", lambda self: pytest.fail("a dense matrix was made"))
-    h.close(few @ Y, Y, 1e-6)
-    with pytest.raises(pytest.fail.Exception):
-        many @ Y
-
-
-@pytest.mark.parametrize(
-    "top", [fc.Ring(), fc.RandomRegular(10), fc.Complete(), fc.Graph(nx.star_graph(119))], ids=repr
-)
+@pytest.mark.parametrize("top", [fc.RandomRegular(10), fc.Graph(nx.star_graph(119))], ids=["sparse", "dense"])
 def test_rows_in_another_order_are_mixed_with_their_own_neighbours(top):
     W, Y = topology.mixing(top, 120), torch.tensor(np.random.default_rng(0).normal(size=(120, 4)))
     clients = torch.tensor(np.random.default_rng(1).permutation(120))
     h.close(W.ordered(clients) @ Y[clients], (W @ Y)[clients], 1e-15)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("top", [fc.Ring(), fc.RandomRegular(10), fc.Complete()], ids=repr)
-def test_the_product_on_cuda_is_that_on_the_cpu(top):
-    Y = torch.tensor(np.random.default_rng(0).normal(size=(120, 700)))
-    W = topology.mixing(top, 120, device="cuda")
-    h.close((W @ Y.cuda()).cpu(), topology.mixing(top, 120) @ Y, 1e-14)
-
-
-def test_a_fixed_topology_is_built_and_checked_once(monkeypatch):
-    calls = []
-    plain = fc.Ring.lists
-    monkeypatch.setattr(fc.Ring, "lists", lambda self, *a: calls.append(a) or plain(self, *a))
-    fed = fc.quadratic(*h.problem(17, 2))
-    fc.simulate(fc.DFedAvg(fc.Ring()), fed, rounds=5)
-    fc.simulate(fc.DFedAvg(fc.Ring()), fed, rounds=5)
-    assert len(calls) <= 1
 
 
 # --- wrong matrices and graphs ------------------------------------------------------------------------------------
@@ -248,7 +174,6 @@ def test_a_fixed_topology_is_built_and_checked_once(monkeypatch):
 EYE, HALF = np.eye(4), np.full((2, 2), 0.5)
 TWO_PAIRS = np.kron(np.eye(2), HALF)
 FED = fc.quadratic(*h.problem(4, 3))
-SHIFT = np.roll(np.eye(4), 1, 1)
 
 
 def spoiled(value: float) -> np.ndarray:
@@ -257,13 +182,16 @@ def spoiled(value: float) -> np.ndarray:
     return W
 
 
+def run(method, fed=FED, **options):
+    return fc.simulate(method if isinstance(method, fc.Method) else fc.DFedAvg(method), fed, rounds=1, **options)
+
+
 WRONG = [
     (lambda: topology.check(np.ones((3, 4))), ValueError, "shape (3, 4) [n, n]"),
     (lambda: topology.check(spoiled(np.nan)), ValueError, "NaN finite"),
     (lambda: topology.check(spoiled(-0.1)), ValueError, "weights from -0.1 >= 0"),
     (lambda: topology.check(spoiled(0.5)), ValueError, "sum to 1 to 1.25 Metropolis fc.Graph"),
     (lambda: topology.check(np.array([[0.5, 0.5], [0.2, 0.8]])), ValueError, "mirror 0.3 symmetric Metropolis"),
-    (lambda: topology.check((SHIFT + EYE) / 2), ValueError, "mirror 0.5 symmetric fc.Graph"),
     (lambda: topology.check(TWO_PAIRS), ValueError, "disconnected client 0 [2, 3] 2 of 4 RandomRegular"),
     (lambda: topology.check(EYE), ValueError, "no edges but self-loops add edges"),
     (lambda: topology.check(np.array([[0.0, 1.0], [1.0, 0.0]])), ValueError, "eigenvalue -1 (W + I) / 2"),
@@ -272,9 +200,7 @@ WRONG = [
     (lambda: fc.Graph(nx.Graph([(0, 1), (2, 3)])), ValueError, "graph is disconnected [2, 3] add edges"),
     (lambda: fc.Graph([[0, 1, 2]]), ValueError, "[[0, 1, 2]] pairs (i, j)"),
     (lambda: fc.Graph(nx.path_graph([1, 2, 3])), ValueError, "3 nodes 0 to 2 convert_node_labels_to_integers"),
-    (lambda: topology.gap([[math.nan, 1], [1, 0]]), ValueError, "NaN finite"),
     (lambda: fc.Matrix([["0.5", "0.5"]] * 2), ValueError, "array of numbers <U3 [n, n]"),
-    (lambda: fc.Matrix(np.ma.masked_less(np.full((2, 2), 0.5), 1)), ValueError, "masked"),
     (lambda: topology.mixing(Lists([[9], [0], [1], [2]]), 4), ValueError, "(4, 1) numbers from 0 to 3"),
     (lambda: topology.mixing(Lists([[-1], [0], [1], [2]]), 4), ValueError, "(4, 1) numbers from 0 to 3"),
     (lambda: topology.mixing(Lists([[0], [1], [2]]), 4), ValueError, "(3, 1) [4, k]"),
@@ -285,22 +211,12 @@ WRONG = [
     (lambda: topology.mixing(fc.RandomRegular(3), 5), ValueError, "degree=3 5 clients odd even"),
     (lambda: topology.mixing(fc.Torus(), 7), ValueError, "torus of 7 clients fc.Ring()"),
     (lambda: fc.DSGT(fc.DirectedRandom(2)), ValueError, "DirectedRandom(degree=2) doubly stochastic RandomRegular"),
-    (lambda: fc.ExactDiffusion(fc.DirectedRandom(2)), ValueError, "DirectedRandom(degree=2) doubly stochastic"),
-    (lambda: two(fc.ExactDiffusion([[0.1, 0.9], [0.9, 0.1]], lazy=False)), ValueError, "-0.8 -1/3; lazy=True"),
-    (lambda: two(fc.ExactDiffusion([[0.33, 0.67], [0.67, 0.33]], lazy=False)), ValueError, "-0.34 lazy=True"),
-    (lambda: two(fc.ExactDiffusion(np.float32([[0.1, 0.9], [0.9000001, 0.1]]), lazy=False)), ValueError, "-0.8"),
-    (lambda: fc.simulate(fc.DSGT(Lists([[0, 0], [0, 1], [0, 2], [0, 3]], 0.5)), FED, rounds=1), ValueError, "doubly"),
+    (lambda: run(fc.DSGT(Lists([[0, 0], [0, 1], [0, 2], [0, 3]], 0.5))), ValueError, "doubly"),
+    (lambda: run(fc.ExactDiffusion([[0.33, 0.67], [0.67, 0.33]], lazy=False), fc.quadratic(*h.problem(2))),
+     ValueError, "-0.34 lazy=True"),
     (lambda: run(fc.Ring(), cohort=2), ValueError, "DFedAvg all 4 clients cohort=2 cohort=None"),
     (lambda: run(fc.Ring(), server_lr=0.5), ValueError, "server_lr=0.5 DFedAvg no server server_lr=1.0"),
 ]  # fmt: skip
-
-
-def two(method, **options):
-    return fc.simulate(method, fc.quadratic(*h.problem(2, 2)), rounds=1, **options)
-
-
-def run(mixing, **options):
-    return fc.simulate(fc.DFedAvg(mixing), FED, rounds=1, **options)
 
 
 @pytest.mark.parametrize(("call", "error", "words"), WRONG, ids=range(len(WRONG)))
@@ -313,9 +229,8 @@ def test_a_wrong_graph_is_refused_with_what_is_wrong_where_and_what_to_do(call, 
 
 def test_parts_are_allowed_when_asked_for_and_a_matrix_is_a_value():
     one, again, other = fc.Matrix(EYE, connected=False), fc.Matrix(torch.eye(4), connected=False), fc.Matrix(HALF)
-    assert one == again
+    assert one == again != other
     assert hash(one) == hash(again)
-    assert one != other
     assert repr(one) == repr(again) != repr(other)  # tells two runs apart in a checkpoint
     with pytest.raises(ValueError, match="read-only"):
         one.W[0, 0] = 2
@@ -352,24 +267,23 @@ def test_a_topology_of_ones_own_that_changed_is_read_anew():
     assert not torch.equal(*models.values())
 
 
-@pytest.mark.parametrize("kind", [fc.Ring(), Circle()])
-def test_a_matrix_that_somebody_wrote_to_is_not_the_next_runs(kind):
+def test_a_matrix_that_somebody_wrote_to_is_not_the_next_runs():
     fed = fc.quadratic(*h.problem())
-    first = fc.simulate(fc.DPSGD(kind), fed, rounds=3).state["X"]
+    first = fc.simulate(fc.DPSGD(), fed, rounds=3).state["X"]
     for part in ("weights", "indices"):
-        getattr(topology.mixing(kind, fed.n), part).zero_()
-        assert torch.equal(fc.simulate(fc.DPSGD(kind), fed, rounds=3).state["X"], first)
-    with torch.inference_mode():
-        _ = topology.mixing(kind, fed.n + 1).weights
-    assert topology.mixing(kind, fed.n + 1).weights.sum() == pytest.approx(fed.n + 1)
+        getattr(topology.mixing(fc.Ring(), fed.n), part).zero_()
+        assert torch.equal(fc.simulate(fc.DPSGD(), fed, rounds=3).state["X"], first)
 
 
 @pytest.mark.parametrize(("wrong", "varies"), [
-    ("by round", False), ("by seed", False), ("by chance", False), ("by chance", True), ("from round 3 on", False),
+    ("by round", False), ("by seed", False), ("by chance", True), ("from round 3 on", False),
 ])  # fmt: skip
 def test_lists_that_differ_when_they_are_asked_for_again_are_refused(wrong, varies):
     with pytest.raises(ValueError, match=r"seed and the round" if varies else "varies = True"):
         fc.simulate(fc.DPSGD(Circle(0.1, wrong, varies)), fc.quadratic(*h.problem()), rounds=4)
+
+
+def test_lists_may_differ_by_the_round_where_the_topology_says_so():
     fc.simulate(fc.DPSGD(Circle(0.1, "by round", True)), fc.quadratic(*h.problem()), rounds=2)
 
 
@@ -421,15 +335,13 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("top", [fc.Ring(), fc.Complete()], ids=repr)
-def test_rounds_on_quadratics_are_the_closed_form_step_and_w_y(name, top):
-    method, v = STEPS[name]
+def test_rounds_on_quadratics_are_the_closed_form_step_and_w_y(name):
+    make, v = STEPS[name]
     A, b = h.problem(5, 3)
-    W = topology.mixing(top, 5).dense().numpy()
-    fed = fc.quadratic(A, b, [0.5, -1.0, 2.0])
+    W, fed = dense(fc.Ring(), 5), fc.quadratic(A, b, [0.5, -1.0, 2.0])
     X = np.tile(fed.x0.numpy(), (5, 1))
     for t in range(4):
-        found = fc.simulate(method(top), fed, rounds=t, **FULL).state["X"]
+        found = fc.simulate(make(fc.Ring()), fed, rounds=t, **FULL).state["X"]
         h.close(found, X, 1e-10)  # the 1e-12 beside the norms
         Y = X.copy()
         for _ in range(K):
@@ -441,23 +353,16 @@ def test_rounds_on_quadratics_are_the_closed_form_step_and_w_y(name, top):
 
 
 @pytest.mark.parametrize("kind", ["quadratic", "network"])
-@pytest.mark.parametrize(
-    ("method", "other", "more"),
-    [
-        (fc.DFedSAM(PATH, 0.0), fc.DFedAvg(PATH), {}),
-        (fc.DFedAvgM(PATH, 0.0), fc.DFedAvg(PATH), {}),
-        (fc.DFedGAM(PATH, 0.0), fc.DFedAvg(PATH), {}),
-        (fc.DFedGAM(PATH, 0.0, form="gam"), fc.DFedAvg(PATH), {}),
-        (fc.DFedGAM(PATH, 0.3, form="gam", alpha=0.0), fc.DFedAvg(PATH), {}),
-        (fc.DFedGAM(PATH, 0.0, form="accelerated", rho_inner=0.0), fc.DFedAvg(PATH), {}),
-        (fc.QGDSGDm(PATH, 0.0), fc.DFedAvg(PATH), {}),
-        (fc.QGDSGDm(PATH, 0.0, nesterov=True), fc.DFedAvg(PATH), {}),
-        (fc.DSGT(fc.Complete()), fc.SCAFFOLD("II"), {}),
-        (fc.DFedAvg(fc.Complete()), fc.FedAvg(), {}),
-        (fc.DFedAvgM(fc.Complete(), 0.8), fc.FedAvg(), {"momentum": 0.8}),
-        (fc.DFedSAM(fc.Complete(), 0.2), fc.FedSAM(0.2), {}),
-    ],
-)
+@pytest.mark.parametrize(("method", "other", "more"), [
+    *[(method, fc.DFedAvg(PATH), {}) for method in (
+        fc.DFedSAM(PATH, 0.0), fc.DFedAvgM(PATH, 0.0), fc.DFedGAM(PATH, 0.0),
+        fc.DFedGAM(PATH, 0.3, form="gam", alpha=0.0),
+        fc.DFedGAM(PATH, 0.0, form="accelerated", rho_inner=0.0), fc.QGDSGDm(PATH, 0.0, nesterov=True),
+    )],
+    (fc.DSGT(fc.Complete()), fc.SCAFFOLD("II"), {}), (fc.DFedAvg(fc.Complete()), fc.FedAvg(), {}),
+    (fc.DFedAvgM(fc.Complete(), 0.8), fc.FedAvg(), {"momentum": 0.8}),
+    (fc.DFedSAM(fc.Complete(), 0.2), fc.FedSAM(0.2), {}),
+])  # fmt: skip
 def test_without_its_term_it_is_dfedavg_and_with_everyone_a_neighbour_the_method_with_a_server(
     kind, method, other, more
 ):
@@ -469,16 +374,13 @@ def test_without_its_term_it_is_dfedavg_and_with_everyone_a_neighbour_the_method
     h.close(a.state["X"], b.state.get("X", b.params.expand(5, -1)), 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("method", "cost"),
-    [
-        (fc.DFedAvg(fc.RandomRegular(10)), 10), (fc.DFedSAM(fc.Torus(), gossip_steps=4), 16),
-        (fc.DPSGD(fc.Complete()), None), (fc.DFedSAM(fc.Complete(), gossip_steps=4), None),
-        (fc.DFedAvg(np.full((5, 5), 0.2)), 4), (fc.DFedGAM(fc.DirectedRandom(3)), 3),
-    ],
-)  # fmt: skip
-def test_a_client_sends_its_model_to_each_neighbour_in_each_gossip_step(method, cost):
-    assert method.cost().up == method.cost().down == cost
+@pytest.mark.parametrize(("mixing", "neighbours"), [
+    (fc.Complete(), None), (np.full((5, 5), 0.2), 4), (fc.DirectedRandom(3), 3), (fc.Graph([(0, 1), (1, 2)]), 4 / 3),
+])  # fmt: skip
+def test_a_client_sends_its_model_to_each_neighbour_in_each_gossip_step(mixing, neighbours):
+    for steps in (1, 4):
+        cost = fc.DFedSAM(mixing, gossip_steps=steps).cost()
+        assert cost.up == cost.down == (neighbours and pytest.approx(steps * neighbours))
 
 
 # --- methods that correct their drift -----------------------------------------------------------------------------
@@ -494,9 +396,8 @@ def uneven(t, clients):
 
 
 @pytest.mark.parametrize(
-    ("top", "steps"), [(fc.Ring(), 1), (fc.Ring(), K), (PATH, uneven), (fc.RandomRegular(2), K)],
-    ids=["ring, 1 step", "ring, 5 steps", "path, unequal steps", "random graphs, 5 steps"],
-)  # fmt: skip
+    ("top", "steps"), [(fc.Ring(), 1), (PATH, uneven)], ids=["ring, 1 step", "path, unequal steps"]
+)
 def test_corrected_clients_come_to_rest_at_the_optimum_where_gossip_does_not(top, steps):
     A, b = h.problem(5, 3)
     x, options = h.optimum(A, b), {"rounds": 900, "lr": 0.05, "local_steps": steps, "eval_every": 900}
@@ -532,13 +433,12 @@ def d2(W, g, X, rounds):
     return X
 
 
-@pytest.mark.parametrize("top", [fc.Ring(), PATH], ids=["ring", "path"])
-def test_with_one_local_step_corrected_methods_are_the_recursions_of_their_papers(top):
+def test_with_one_local_step_corrected_methods_are_the_recursions_of_their_papers():
     A, b = h.problem(5, 3)
-    fed, W = fc.quadratic(A, b, [0.5, -1.0, 2.0]), dense(top, 5)
+    fed, W = fc.quadratic(A, b, [0.5, -1.0, 2.0]), dense(PATH, 5)
     start = np.tile(fed.x0.numpy(), (5, 1))
     rules = (tracking, W), (d2, (np.eye(5) + W) / 2), (d2, W)
-    for method, (rule, mixing) in zip(corrected(top), rules, strict=True):
+    for method, (rule, mixing) in zip(corrected(PATH), rules, strict=True):
         found = fc.simulate(method, fed, rounds=7, lr=LR, local_steps=1).state["X"]
         h.close(found, rule(mixing, lambda X: np.einsum("npq,nq->np", A, X - b), start, 7), 1e-12)
 
@@ -555,82 +455,23 @@ def test_corrected_methods_with_everyone_a_neighbour_are_scaffold_round_by_round
 # --- Hessian-vector products --------------------------------------------------------------------------------------
 
 
-class Twice(nn.Module):
-    """A module without rules: one layer is used twice, and one parameter not at all."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(64, 64)
-        self.out, self.idle = nn.Linear(64, 4), nn.Parameter(torch.ones(3))
-
-    def forward(self, x):
-        return self.out(torch.tanh(self.layer(torch.tanh(self.layer(x.flatten(1))))))
-
-
-NETS = {
-    "relu": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 4)),
-    "pools and group norm": lambda: nn.Sequential(
-        fc.models.Residual(nn.Conv2d(1, 1, 3, padding=1)), nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(),
-        nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4)),
-    "batch norm": lambda: nn.Sequential(
-        nn.Conv2d(1, 4, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(4), nn.Sigmoid(), nn.Flatten(),
-        nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 4)),
-    "no rules": Twice,
-}  # fmt: skip
-
-
 def slope(G, Y: torch.Tensor, V: torch.Tensor, step: float = 1e-5) -> torch.Tensor:
     """The derivative of G at Y along V by central differences of two widths, exact to step^4."""
     near, far = (G(Y + s * V) - G(Y - s * V) for s in (step, 2 * step))
     return (8 * near - far) / (12 * step)
 
 
-def setting(net: str, counts: list[int]) -> tuple[nn.Module, torch.Tensor, torch.Tensor, Batch]:
-    g = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        module = NETS[net]().double()
-    m, B = len(counts), max(counts)
-    Y, V = torch.randn(2, m, sum(p.numel() for p in module.parameters()), generator=g, dtype=torch.float64)
-    real = torch.arange(B) < torch.tensor(counts)[:, None]
-    batch = Batch(
-        torch.randn(m, B, 1, 8, 8, generator=g, dtype=torch.float64), torch.randint(0, 4, (m, B), generator=g),
-        real.double() / torch.tensor(counts)[:, None].clamp(min=1), counts, [0] * m,
-    )  # fmt: skip
-    return module, 0.3 * Y, V, batch
-
-
-@pytest.mark.parametrize("counts", [[6, 4, 2], [6, 0, 3]], ids=str)
 @pytest.mark.parametrize("path", ["batched", "sequential"])
-@pytest.mark.parametrize("net", NETS)
-def test_hessian_vector_products_are_the_finite_differences_of_gradients(net, path, counts):
-    module, Y, V, batch = setting(net, counts)
-    engine = Engine(module, "auto" if net == "no rules" else path)
-    found = engine.gradient(Y, batch, along=V)[0]
-    h.close(found, slope(lambda y: engine.gradient(y, batch)[0], Y, V), 1e-7)
-    assert [bool(row.abs().max() > 1e-3) for row in found] == [count > 0 for count in counts]
-
-
-@pytest.mark.parametrize("path", ["batched", "sequential"])
-def test_products_of_frozen_parameters_stay_zero(path):
-    module, Y, V, batch = setting("relu", [6, 4, 3])
-    free = Engine(module, path).gradient(Y, batch, along=V)[0]
-    module[1].weight.requires_grad_(False)
-    found = Engine(module, path).gradient(Y, batch, along=V)[0]
-    frozen = torch.arange(found.shape[1]) < module[1].weight.numel()
-    assert (found[:, frozen] == 0).all()
-    assert free[:, frozen].abs().max() > 1e-3
-    h.close(found[:, ~frozen], free[:, ~frozen], 1e-14)
-
-
-@pytest.mark.parametrize("batch_size", [4, None])
-@pytest.mark.parametrize("contrast", [True, False])
-def test_a_federations_products_are_the_finite_differences_of_its_gradients(batch_size, contrast, monkeypatch):
+@pytest.mark.parametrize(("batch_size", "frozen"), [(4, True), (None, False)])
+def test_a_federations_products_are_the_finite_differences_of_its_gradients(path, batch_size, frozen, monkeypatch):
     monkeypatch.setattr(fc.objective.federation, "SAMPLE_CHUNK", 20)  # several chunks per client
-    module = fc.models.Projected(nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Tanh()), nn.Linear(6, 3))
-    fed = h.network(model=module)
+    first = nn.Linear(16, 6)
+    first.weight.requires_grad_(not frozen)
+    fed = h.network(
+        model=fc.models.Projected(nn.Sequential(nn.Flatten(), first, nn.Tanh()), nn.Linear(6, 3)), path=path
+    )
     plan = fed.plan(0, 0, np.arange(5), steps=3, batch_size=batch_size)
     g = torch.Generator().manual_seed(4)
     Y, V, other = torch.randn(3, 5, fed.d, generator=g, dtype=torch.float64)
-    loss = Loss(penalty=fc.MOON(2.0).contrast, references=(other, -other)) if contrast else Loss()
+    loss = Loss(penalty=fc.MOON(2.0).contrast, references=(other, -other))
     h.close(fed.gradient(Y, plan, 1, loss, along=V), slope(lambda y: fed.gradient(y, plan, 1, loss), Y, V), 1e-7)

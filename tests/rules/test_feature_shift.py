@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import math
 from collections import OrderedDict
-from contextlib import nullcontext
 
 import helpers as h
 import numpy as np
@@ -55,8 +54,7 @@ def own_inputs(fed, i):
     return fed.inputs(fed.x[torch.as_tensor(fed.index[i])], i)
 
 
-@pytest.mark.parametrize("chunk", [2048, 7])
-def test_a_sample_of_two_clients_is_normalised_as_that_of_the_client_whose_loss_is_taken(chunk, monkeypatch):
+def test_a_sample_of_two_clients_is_normalised_as_that_of_the_client_whose_loss_is_taken(monkeypatch):
     class Over:
         overlapping = True
 
@@ -65,9 +63,8 @@ def test_a_sample_of_two_clients_is_normalised_as_that_of_the_client_whose_loss_
 
     x, y = h.images(30, (3, 4, 4), 3)
     x[:8] //= 4
-    fed = fc.federation(((x, y), (x, y)), clients=2, partition=Over(), model=normed, normalise="client",
-                        dtype=torch.float64, device="cpu")  # fmt: skip
-    monkeypatch.setattr(clients, "EVAL_CHUNK", chunk)
+    fed = fc.federation(((x, y), (x, y)), 2, Over(), normed, normalise="client", dtype=torch.float64)
+    monkeypatch.setattr(clients, "EVAL_CHUNK", 7)
     inputs = [own_inputs(fed, i) for i in range(2)]
     for i in range(2):
         h.close(torch.cat([part for part, _ in fed.data.train_chunks(i)]), inputs[i], 1e-12)
@@ -81,11 +78,8 @@ def test_a_sample_of_two_clients_is_normalised_as_that_of_the_client_whose_loss_
 def test_a_constant_channel_has_std_0_which_counts_as_1():
     x, y = h.images(40, (3, 4, 4), 2)
     x[:, 1] = 37
-    for normalise in ("client", "pooled"):
-        fed = fc.federation((x, y), clients=2, model="logistic", normalise=normalise, dtype=torch.float64)
-        inputs = own_inputs(fed, 0)
-        assert (inputs[:, 1] == 0).all()
-        assert torch.isfinite(inputs).all()
+    fed = fc.federation((x, y), clients=2, model="logistic", normalise="client", dtype=torch.float64)
+    assert (own_inputs(fed, 0)[:, 1] == 0).all()
 
 
 def test_half_maps_the_pixel_range_to_minus_one_and_one():
@@ -93,9 +87,8 @@ def test_half_maps_the_pixel_range_to_minus_one_and_one():
     h.close(fed.inputs(torch.tensor([0, 255], dtype=torch.uint8)).flatten(), [-1, 1], 1e-15)
 
 
-@pytest.mark.parametrize("path", ["batched", "sequential"])
-def test_a_batch_of_all_clients_gets_each_clients_own_statistics(path):
-    fed = shifted(normalise="client", path=path)
+def test_a_batch_of_all_clients_gets_each_clients_own_statistics():
+    fed = shifted(normalise="client")
     plan = fed.plan(0, 0, np.arange(fed.n), batch_size=4)
     Y = fed.x0.expand(fed.n, -1).clone()
     G = fed.gradient(Y, plan, 0)
@@ -125,8 +118,7 @@ def test_the_three_readings_of_a_foreign_image_are_own_target_and_pooled():
 
 
 def test_a_domain_without_training_images_is_read_by_its_test_images_and_the_server_by_target():
-    fed = shifted(normalise="client")
-    s = fed.source
+    s = shifted().source
     keep = s.train_owner < 3
     fed = fc.federation(
         {"train_images": s.train_x[keep], "train_labels": s.train_y[keep], "test_images": s.test_x,
@@ -135,18 +127,16 @@ def test_a_domain_without_training_images_is_read_by_its_test_images_and_the_ser
     )  # fmt: skip
     inputs = torch.cat([x for x, _ in fed.data.test_chunks("target")])[torch.as_tensor(s.test_owner == 4)]
     h.close(inputs.mean((0, 2, 3)), torch.zeros(3), 1e-12)
-    assert float(fed.evaluate(fed.x0)["loss"]) == float(fed.evaluate(fed.x0, "target")["loss"])
-    assert float(fed.evaluate(fed.x0)["loss"]) != float(fed.evaluate(fed.x0, "pooled")["loss"])
+    seen = [float(fed.evaluate(fed.x0, *reading)["loss"]) for reading in ((), ("target",), ("pooled",))]
+    assert seen[0] == seen[1] != seen[2]
     with pytest.raises(ValueError, match="reading='own'"):
         fed.evaluate(fed.x0, "own")
 
 
-def test_statistics_are_those_before_augmentation():
-    plain, once, often = (
-        shifted(normalise="client", augment=a) for a in (None, fc.RandAugment(once=True), fc.RandAugment())
-    )
-    assert torch.equal(plain.data.statistics, once.data.statistics)
-    assert torch.equal(plain.data.statistics, often.data.statistics)
+@pytest.mark.parametrize("once", [True, False])
+def test_statistics_are_those_before_augmentation(once):
+    plain, augmented = (shifted(normalise="client", augment=a) for a in (None, fc.RandAugment(once=once)))
+    assert torch.equal(plain.data.statistics, augmented.data.statistics)
 
 
 def test_clients_models_are_evaluated_with_their_own_statistics_of_pixels_and_of_batch_norm():
@@ -154,49 +144,46 @@ def test_clients_models_are_evaluated_with_their_own_statistics_of_pixels_and_of
     X = fed.x0 + 0.1 * torch.randn(fed.n, fed.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     got = fed.evaluate_clients(X)
     for i in range(fed.n):
-        net = normed((3, 4, 4), 3).double()
+        net = normed((3, 4, 4), 3).double().train()
         nn.utils.vector_to_parameters(X[i], net.parameters())
-        for m in net.modules():
-            if isinstance(m, nn.modules.batchnorm._BatchNorm):
-                m.momentum = None
-        net.train()
+        net[1].momentum = net[5].momentum = None
         net(own_inputs(fed, i))  # one chunk: the statistics of its own training data
-        net.eval()
-        logits = net(fed.inputs(fed.test[0], i))
+        logits = net.eval()(fed.inputs(fed.test[0], i))
         hits = (logits.argmax(1) == fed.test[1]).double()
         h.close(got["accuracy"][i], hits.mean(), 0)
-        h.close(got["loss"][i], nn.functional.cross_entropy(logits, fed.test[1]), 1e-10)
+        h.close(got["loss"][i], F.cross_entropy(logits, fed.test[1]), 1e-10)
         h.close(got["own_accuracy"][i], hits[torch.as_tensor(fed.source.test_owner == i)].mean(), 0)
     assert {"accuracy_target", "accuracy_pooled"} < got.keys()
+
+
+def test_units_are_scored_on_each_clients_own_statistics():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 5), nn.ReLU(), nn.Linear(5, 3))
+    fed = shifted(normalise="client", model=net)
+    weight, bias, *_ = fed.layout.views(fed.x0).values()
+    for i, seen in enumerate(fed.activations(fed.x0, np.arange(fed.n))[0]):
+        h.close(seen, (own_inputs(fed, i).flatten(1) @ weight.T + bias).relu().mean(0), 1e-10)
 
 
 # --- RandAugment --------------------------------------------------------------------------------------------------
 
 
-def pictures(n: int, channels: int = 3, size: int = 12) -> torch.Tensor:
-    return torch.as_tensor(h.images(n, (channels, size, size), 5)[0])
+def pictures(n: int, channels: int = 3, size: tuple[int, int] = (12, 12)) -> torch.Tensor:
+    return torch.as_tensor(h.images(n, (channels, *size), 5)[0])
 
 
-def test_the_14_operations_are_torchvisions():
-    from torchvision.transforms.v2 import RandAugment
-
-    space = RandAugment._AUGMENTATION_SPACE
-    assert len(OPERATIONS) == len(set(OPERATIONS)) == 14
-    assert set(OPERATIONS) == set(space)
-    assert set(SIGNED) == {name for name, (_, signed) in space.items() if signed}
-
-
-@pytest.mark.parametrize("size", [(12, 12), (28, 28), (10, 18)])
+@pytest.mark.parametrize("size", [(12, 12), (10, 18)])
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("magnitude", [0, 3, 10])
+@pytest.mark.parametrize("magnitude", [3, 10])
 def test_magnitude_m_is_bin_m_of_11_of_torchvision(magnitude, channels, size):
     from torchvision.transforms.v2 import InterpolationMode, RandAugment
 
     tv, ours = RandAugment(magnitude=magnitude, num_magnitude_bins=11), fc.RandAugment(magnitude=magnitude)
-    x = torch.as_tensor(h.images(4, (channels, *size), 5)[0])
+    x = pictures(4, channels, size)
+    assert set(OPERATIONS) == set(tv._AUGMENTATION_SPACE)
     for name, (bins, signed) in tv._AUGMENTATION_SPACE.items():
         values = bins(11, *size)
         value = 0.0 if values is None else float(values[magnitude])
+        assert (name in SIGNED) == signed
         for negative in (False, True) if signed else (False,):
             theirs = tv._apply_image_or_video_transform(
                 x, name, -value if negative else value, interpolation=InterpolationMode.NEAREST, fill=tv._fill
@@ -234,77 +221,57 @@ def test_operations_and_signs_are_drawn_uniformly_and_the_two_slots_independentl
             assert abs(share.mean() - expected) <= 6 * 0.5 / math.sqrt(of) * (expected > 0)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_batch_is_one_image_at_a_time_through_exactly_two_operations(channels):
-    a, x = fc.RandAugment(), pictures(200, channels)
+def test_a_batch_is_one_image_at_a_time_through_exactly_two_operations():
+    a, x = fc.RandAugment(), pictures(200)
     before, words = x.clone(), rng.words(3, rng.AUGMENT, np.arange(200))
     out = a(x, words)
     assert torch.equal(x, before)
     assert out.dtype == torch.uint8
     for i, (ops, signs) in enumerate(zip(*(part.T for part in a.draws(words)), strict=True)):
         image = x[i : i + 1]
-        assert torch.equal(a(image, words[i : i + 1]), out[i : i + 1])
         for k, sign in zip(ops, signs, strict=True):
             image = a.operation(OPERATIONS[k], bool(sign), (12, 12))(image)
         assert torch.equal(image, out[i : i + 1])
 
 
-def test_a_large_batch_costs_at_most_22_calls_a_slot(monkeypatch):
-    calls, plain = [], fc.RandAugment.operation
-    monkeypatch.setattr(fc.RandAugment, "operation", lambda self, *a: calls.append(a) or plain(self, *a))
-    fc.RandAugment()(pictures(2000), rng.words(0, np.arange(2000)))
-    assert len(calls) == 2 * 22
-
-
 def test_once_expands_each_clients_data_by_one_augmented_copy_of_every_image():
-    fed, plain = shifted(augment=fc.RandAugment(once=True)), shifted()
-    assert (fed.sizes == 2 * plain.sizes).all()
+    fed, again, other = (shifted(augment=fc.RandAugment(once=True), seed=seed) for seed in (0, 0, 1))
+    plain = shifted()
     for i in range(fed.n):
-        old, new = (f.x[torch.as_tensor(f.index[i])] for f in (plain, fed))
+        (old, labels), (new, both) = ((f.x[part], f.y[part]) for f in (plain, fed) for part in [f.index[i]])
         assert torch.equal(new[: len(old)], old)
         assert not torch.equal(new[len(old) :], old)
-        assert torch.equal(fed.y[torch.as_tensor(fed.index[i])], plain.y[torch.as_tensor(plain.index[i])].repeat(2))
+        assert torch.equal(both, labels.repeat(2))
     assert (fed.label_counts() == 2 * plain.label_counts()).all()
-    again = shifted(augment=fc.RandAugment(once=True))
     assert torch.equal(again.x, fed.x)
-    assert not torch.equal(shifted(augment=fc.RandAugment(once=True), seed=1).x, fed.x)
-    assert torch.isfinite(fc.simulate(fc.FedBN(), fed, personal=True, **RUN).params).all()
+    assert not torch.equal(other.x, fed.x)
+
+
+def test_public_data_leave_normalisation_and_augmentation_alone():
+    fed = shifted(normalise="client", augment=fc.RandAugment(once=True))
+    rest = fed.set_aside(2)
+    assert (rest.normalise, rest.augment) == (fed.normalise, fed.augment)
+    assert rest.sizes.sum() == 2 * (len(fed.source.train_y) - 6)
 
 
 # --- FedBN --------------------------------------------------------------------------------------------------------
 
 
 def test_without_batch_norm_fedbn_is_fedavg_bit_for_bit():
-    told = pytest.warns(UserWarning, match="without batch norm is FedAvg")
-    for fed, said in ((h.network(), told), (fc.quadratic(*h.problem(4, 3)), nullcontext())):
-        b = fc.simulate(fc.FedAvg(), fed, cohort=3, server_lr=0.7, **RUN)
-        with said:
-            a = fc.simulate(fc.FedBN(), fed, cohort=3, server_lr=0.7, **RUN)
-        assert torch.equal(a.params, b.params)
-
-
-def test_batch_norm_is_found_by_the_type_of_the_module_and_not_by_its_name():
-    class Misnamed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bn = nn.Linear(4, 3)
-            self.inner = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-
-    layout = models.Layout.of(Misnamed())
-    places = [k for k, s in zip(layout.names, layout.slices, strict=True) if s in layout.batch_norm()]
-    assert places == ["inner.1.weight", "inner.1.bias"]
+    fed, run = h.network(), RUN | {"cohort": 3, "server_lr": 0.7}
+    with pytest.warns(UserWarning, match="without batch norm is FedAvg"):
+        assert torch.equal(*(fc.simulate(m, fed, **run).params for m in (fc.FedBN(), fc.FedAvg())))
 
 
 def test_a_fedbn_clients_model_is_the_servers_with_its_own_batch_norm():
-    fed = shifted()
-    history = fc.simulate(fc.FedBN(), fed, personal=True, **RUN)
-    method, layout = fc.FedBN(), fed.engine.layout
-    bn = method.mask(layout, fed.x0)
-    X = method.personal(history.state, layout)
+    fed, method = shifted(), fc.FedBN()
+    history = fc.simulate(method, fed, **RUN)
+    bn = torch.zeros(fed.d, dtype=torch.bool)
+    for name, place in zip(fed.layout.names, fed.layout.slices, strict=True):
+        bn[place] = name[0] in "15"
+    X = method.personal(history.state, fed.layout)
     assert torch.equal(X[:, ~bn], history.params[~bn].expand(fed.n, -1))
     assert torch.equal(X[:, bn], history.state["bn_i"][:, bn])
-    for name, values in fed.evaluate_clients(X).items():
-        assert [history.final(name, client=i) for i in range(fed.n)] == values.tolist()
 
 
 # --- FixBN --------------------------------------------------------------------------------------------------------
@@ -316,36 +283,13 @@ def fixable(exploration, **options):
     return method, method.on(shifted(sizes=(8,) * 4, **options))
 
 
-def norms(fed, x):
-    """The fixed mean and variance of each batch norm."""
-    views = fed.layout.views(x)
-    return [(views[f"{k}.fixed_mean"], views[f"{k}.fixed_var"]) for k in (1, 5)]
-
-
 def test_while_it_explores_fixbn_is_fedavg_and_without_batch_norm_it_always_is():
     (method, fed), plain, run = fixable(3), shifted(sizes=(8,) * 4).forced("batched"), RUN | {"rounds": 2}
     a, b = fc.simulate(method, fed.forced("batched"), **run), fc.simulate(fc.FedAvg(), plain, **run)
     assert torch.equal(a.params[fed.trained], b.params)
     assert a.final("loss") == pytest.approx(b.final("loss"), rel=1e-12)
-    for fed, said in ((h.network(), pytest.warns(UserWarning, match="without batch norm is FedAvg")),
-                      (fc.quadratic(*h.problem(4, 3)), nullcontext())):  # fmt: skip
-        b = fc.simulate(fc.FedAvg(), fed, **RUN)
-        with said:
-            assert torch.equal(fc.simulate(fc.FixBN(1), fed, **RUN).params, b.params)
-
-
-def test_the_fixed_statistics_are_the_mean_of_the_clients_own_and_stay():
-    """Of the last local models of the last exploring round; what the means differ by is not in the variance."""
-    method, fed = fixable(2)
-    history, seen = h.watched(method, fed, **RUN | {"rounds": 4})
-    own = [fed.module(y, client=i).network for i, y in enumerate(seen[1][1])]
-    for k, (mean, var) in zip((1, 5), norms(fed, history.params), strict=True):
-        h.close(mean, torch.stack([net[k].running_mean for net in own]).mean(0), 1e-12)
-        h.close(var, torch.stack([net[k].running_var for net in own]).mean(0), 1e-12)
-    assert all((var == -1).all() for _, var in norms(fed, seen[1][0].x))
-    for r, y in seen[2:]:
-        for now, then in zip(norms(fed, r.x) + norms(fed, y[0]), 2 * norms(fed, history.params), strict=True):
-            assert torch.equal(torch.stack(now), torch.stack(then))
+    with pytest.warns(UserWarning, match="without batch norm is FedAvg"):
+        assert torch.equal(*(fc.simulate(m, h.network(), **RUN).params for m in (fc.FixBN(1), fc.FedAvg())))
 
 
 def test_thm_fixbn():
@@ -365,10 +309,9 @@ def test_thm_fixbn():
 def test_an_evaluation_uses_the_fixed_statistics_whatever_the_training_data():
     method, fed = fixable(1)
     x = fc.simulate(method, fed, **RUN).params
-    network = nn.Sequential(*(part.eval() for part in normed((3, 4, 4), 3)))
-    named = dict(zip(fed.layout.names, fed.layout.views(x).values(), strict=True))
-    named = {k.replace("fixed", "running"): v for k, v in named.items()}
-    network.double().load_state_dict(named, strict=False)  # but for the numbers of batches
+    network = normed((3, 4, 4), 3).double().eval()
+    named = {k.replace("fixed", "running"): v for k, v in fed.layout.views(x).items()}
+    network.load_state_dict(named, strict=False)  # but for the numbers of batches
     inputs, labels = fed.inputs(fed.test[0]), fed.test[1]
     assert fed.evaluate(x)["accuracy"] == (network(inputs).argmax(1) == labels).double().mean()
     exported = fed.module(x).network.state_dict()  # to be loaded into the user's class
@@ -377,15 +320,16 @@ def test_an_evaluation_uses_the_fixed_statistics_whatever_the_training_data():
     h.close(clients, clients[:1].expand(4), 1e-12)
 
 
-def test_fixbn_resumes_to_the_bit_and_says_what_it_cannot_do(tmp_path):
+def test_fixbn_resumes_to_the_bit(tmp_path):
     method, fed = fixable(2)
     whole = fc.simulate(method, fed, **RUN | {"rounds": 4})
     for rounds in (1, 3, 4):
         part = fc.simulate(method, fed, **RUN | {"rounds": rounds}, checkpoint_dir=tmp_path)
     assert torch.equal(part.params, whole.params)
     assert method.on(fed) is fed
-    with pytest.raises(ValueError, match="exploration"):
-        fc.FixBN(0)
+
+
+def test_fixbn_names_a_norm_that_it_cannot_fix():
     with pytest.raises(ValueError, match="FixBN cannot fix the statistics of SyncBatchNorm"):
         fixable(1, model=lambda shape, classes: nn.Sequential(normed(shape, classes), nn.SyncBatchNorm(classes)))
 
@@ -393,18 +337,13 @@ def test_fixbn_resumes_to_the_bit_and_says_what_it_cannot_do(tmp_path):
 def test_statistics_are_found_by_kind_whatever_a_norm_is_called_and_whether_it_has_parameters():
     def misnamed(shape, classes):
         net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4), nn.Flatten())
-        parts = OrderedDict(fixed_net=net, fixed_end=nn.Linear(4 * (shape[1] - 2) * (shape[2] - 2), classes))
-        return nn.Sequential(parts)
+        return nn.Sequential(OrderedDict(fixed_net=net, fixed_end=nn.Linear(16, classes)))
 
     method, fed = fixable(1, model=misnamed)
-    whole = [f"fixed_net.{k}.fixed_{kind}" for k in (1, 2) for kind in ("mean", "var")]
-    assert [
-        n for n, at in zip(fed.layout.names, fed.layout.slices, strict=True) if at in fed.layout.statistics()
-    ] == whole
+    found = [n for n, at in zip(fed.layout.names, fed.layout.slices, strict=True) if at in fed.layout.statistics()]
+    assert found == [f"fixed_net.{k}.fixed_{kind}" for k in (1, 2) for kind in ("mean", "var")]
     history = fc.simulate(method, fed, **RUN)
     assert (history.params[fed.layout.mask(fed.layout.statistics())] != -1).all()
-    half = fed.shrink(fc.submodels.Width(0.5))
-    assert half.d < fed.d
     assert np.isfinite(fc.simulate(fc.HeteroFL({1: 0.5, 0.5: 0.5}), fed, **RUN).final("loss"))
 
 
@@ -456,60 +395,45 @@ def test_a_second_round_repeats_epochs_until_ten_losses_agree_and_a_later_one_ta
     assert (wild.learnt(lr=0.21, clip=False), wild.epochs)[1] == personal.EPOCHS  # diverges
 
 
-def test_theta_equal_to_theta_i_changes_nothing():
-    line = Line(theta=0.3, theta_i=0.3)
-    assert line.learnt(lr=5.0, clip=False) == (1.0, 0.3)
-
-
 def test_the_share_is_drawn_afresh_each_round_without_replacement_and_holds_at_least_one_sample():
     fed = h.network(sizes=(13, 7, 20, 1, 9))
     drawn = {}
-    for t in range(3):
-        for epoch in range(2):
-            plan = fed.plan(0, t, np.arange(5), batch_size=4, share=0.8, epoch=epoch)
-            assert plan.clients.tolist() == [0, 1, 2, 3, 4]  # in the order asked for, whatever their steps
-            for i, size in enumerate((10, 5, 16, 1, 7)):  # floor(0.8 N), 1 where that is 0
-                used = [s for k in range(plan.steps[i]) for s in plan.samples[k, i, : plan.counts[k, i]].tolist()]
-                assert len(used) == len(set(used)) == size
-                assert set(used) <= set(fed.index[i].tolist())
-                drawn[t, epoch, i] = used
-                assert plan.steps[i] == -(-size // 4)
+    for t, epoch in ((0, 0), (0, 1), (1, 0)):
+        plan = fed.plan(0, t, np.arange(5), batch_size=4, share=0.8, epoch=epoch)
+        assert plan.clients.tolist() == [0, 1, 2, 3, 4]  # in the order asked for, whatever their steps
+        for i, size in enumerate((10, 5, 16, 1, 7)):  # floor(0.8 N), 1 where that is 0
+            used = [s for k in range(plan.steps[i]) for s in plan.samples[k, i, : plan.counts[k, i]].tolist()]
+            assert len(used) == len(set(used)) == size
+            assert set(used) <= set(fed.index[i].tolist())
+            drawn[t, epoch, i] = used
+            assert plan.steps[i] == -(-size // 4)
     for i in (0, 2):
         assert set(drawn[0, 0, i]) == set(drawn[0, 1, i])
         assert drawn[0, 0, i] != drawn[0, 1, i]
         assert set(drawn[0, 0, i]) != set(drawn[1, 0, i])
-    history = fc.simulate(fc.FedALA(1), fed, **RUN)  # a client with one sample takes part like any other
-    assert torch.isfinite(history.params).all()
 
 
 def test_a_layer_is_a_weight_with_its_bias_and_norm_and_five_are_all_but_the_first_of_the_digit_model():
     layout = models.Layout.of(models.digit_model_small((3, 16, 16), 10))
     groups = [[name for name in layout.names if name.rpartition(".")[0] in modules] for modules in layout.layers()]
     assert [len(g) for g in groups] == [4, 4, 4, 4, 4, 2]
-    assert fc.FedALA(layers=5).last(layout, layout.d) == slice(layout.slices[4].start, None)
-    assert fc.FedALA(layers=1).last(layout, layout.d) == slice(
-        layout.slices[-2].start, None
-    )  # the official code's two tensors
+    for layers, first in ((5, 4), (1, -2)):  # the last one is the official code's two tensors
+        assert fc.FedALA(layers=layers).last(layout, layout.d) == slice(layout.slices[first].start, None)
 
 
 def test_more_layers_than_the_model_has_are_an_error_that_tells_how_many_there_are():
     with pytest.raises(ValueError, match=r"layers=3 but the model has 2 weight layers; use layers<=2"):
         fc.simulate(fc.FedALA(layers=3), h.network(), **RUN)
-    with pytest.raises(ValueError, match=r"layers=2 but the model has 1 "):
-        fc.simulate(fc.FedALA(layers=2), fc.quadratic(*h.problem()), rounds=1)
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_federation_is_known_by_its_normalisation_and_augmentation_and_not_by_what_was_evaluated():
-    feds = [
-        shifted(normalise=n, augment=a)
-        for n in ("pooled", "client", "half")
-        for a in (None, fc.RandAugment(), fc.RandAugment(magnitude=5))
-    ]
+    looks = ("pooled", None), ("client", None), ("pooled", fc.RandAugment()), ("pooled", fc.RandAugment(magnitude=5))
+    feds = [shifted(normalise=n, augment=a) for n, a in looks]
     prints = [fed.fingerprint() for fed in feds]
-    assert len(set(prints)) == 9
+    assert len(set(prints)) == 4
     for fed, known in zip(feds, prints, strict=True):
         fed.evaluate(fed.x0)
         assert fed.fingerprint() == known
@@ -517,19 +441,17 @@ def test_a_federation_is_known_by_its_normalisation_and_augmentation_and_not_by_
 
 def test_personal_rows_carry_client_numbers_and_local_ones_are_the_cohorts():
     fed = shifted(normalise="client")
-    history = fc.simulate(fc.FedAvg(), fed, cohort=3, personal=True, **RUN)
+    history, local = (fc.simulate(fc.FedAvg(), fed, cohort=3, personal=p, **RUN) for p in (True, "local"))
     for t in range(4):
-        rows = [(name, i, v) for r, name, i, v in history.rows if r == t]
-        assert sorted(i for name, i, _ in rows if name == "own_accuracy") == [0, 1, 2, 3, 4]
-        assert {i for name, i, _ in rows if name == "accuracy_pooled"} == {None, 0, 1, 2, 3, 4}
-    # FedAvg's clients use the server's model, so that target and pooled differ by batch-norm statistics alone
-    local = fc.simulate(fc.FedAvg(), fed, cohort=3, personal="local", **RUN)
+        rows = [(name, i) for r, name, i, _ in history.rows if r == t]
+        assert sorted(i for name, i in rows if name == "own_accuracy") == [0, 1, 2, 3, 4]
+        assert {i for name, i in rows if name == "accuracy_pooled"} == {None, 0, 1, 2, 3, 4}
     for t, cohort in enumerate(local.cohorts):
         assert [i for r, name, i, _ in local.rows if (r, name) == (t + 1, "own_accuracy")] == cohort
     assert local.params.equal(history.params)
 
 
-@pytest.mark.parametrize("method", [["FedAvg", {}], ["Ditto", {"lam": 1.0}], ["Central", {}]])
+@pytest.mark.parametrize("method", [["Ditto", {"lam": 1.0}], ["Central", {}]])
 def test_the_study_of_personal_models_tests_each_on_its_own_domain(method):
     """As `simulate` evaluates them with personal=True; the stored bits give the same number."""
     federation = {"source": ["digit_domains", {"train": 20, "test": 10, "size": 8}], "partition": ["ByOwner", {}],
@@ -549,22 +471,16 @@ def test_the_study_of_personal_models_tests_each_on_its_own_domain(method):
 
 
 def test_without_domains_there_is_no_own_accuracy():
-    assert "own_accuracy" not in shifted(test_owner=False).evaluate_clients(shifted().x0[None].expand(5, -1))
-    x, y = h.images(60, (3, 4, 4), 3)
-    fed = fc.federation((x, y), clients=3, model=normed)
-    assert fed.evaluate_clients(fed.x0.expand(3, -1)).keys() == {"accuracy", "loss"}
+    fed = shifted(test_owner=False)
+    assert "own_accuracy" not in fed.evaluate_clients(fed.x0.expand(5, -1))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"normalise": "clients"}, "normalise='clients'"),
-        ({"normalise": "client", "shape": (4,), "model": "mlp"}, "normalise='client' needs images"),
-        ({"augment": "RandAugment"}, "fc.RandAugment"),
-        ({"augment": fc.RandAugment(), "pixels": np.float64}, "uint8 images"),
-        ({"augment": fc.RandAugment(), "shape": (2, 4, 4)}, "1 or 3 channels"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"normalise": "clients"}, "normalise='clients'"), ({"augment": "RandAugment"}, "fc.RandAugment"),
+    ({"normalise": "client", "shape": (4,), "model": "mlp"}, "normalise='client' needs images"),
+    ({"augment": fc.RandAugment(), "pixels": np.float64}, "uint8 images"),
+    ({"augment": fc.RandAugment(), "shape": (2, 4, 4)}, "1 or 3 channels"),
+])  # fmt: skip
 def test_wrong_data_options_are_named(options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         shifted(**options)
@@ -573,24 +489,3 @@ def test_wrong_data_options_are_named(options, message):
 def test_a_quadratic_has_no_models_of_clients_to_evaluate():
     with pytest.raises(ValueError, match="personal=True"):
         fc.simulate(fc.FedAvg(), fc.quadratic(*h.problem()), rounds=1, personal=True)
-    with pytest.raises(ValueError, match="personal='own'"):
-        fc.simulate(fc.FedAvg(), h.network(), rounds=1, personal="own")
-
-
-def test_sub_models_see_clients_with_their_own_statistics_and_public_data_leaves_augmentation_alone():
-    fed = fc.federation(
-        "digit-domains", partition=fc.ByOwner(), model="digit_model_small", normalise="client",
-        augment=fc.RandAugment(once=True), dtype=torch.float64,
-    )  # fmt: skip
-    assert fed.label_counts().sum() == fed.sizes.sum()
-    rest = fed.set_aside(2)
-    assert (rest.normalise, rest.augment) == (fed.normalise, fed.augment)
-    assert rest.sizes.sum() == 2 * (len(fed.source.train_y) - 20)
-    seen = []
-    observe, rest.engine.observe = (
-        rest.engine.observe,
-        lambda Y, batch, sites: seen.append(batch.x) or observe(Y, batch, sites),
-    )
-    rest.activations(rest.x0, np.array([3]))
-    mean = torch.cat([part[0] for part in seen]).mean((0, 2, 3))
-    assert mean.abs().max() < 0.25  # standardised by the client's own images, not by the pooled ones

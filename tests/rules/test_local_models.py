@@ -11,11 +11,10 @@ import fedcore as fc
 from fedbook import Cell, show
 from fedbook.documents import definitions
 from fedbook.documents import s002_dfedgam as document
-from fedbook.documents.definitions import Claim
 from fedbook.results import batch, cells
 from fedbook.results.cells import identity
 from fedbook.studies import local_models
-from fedbook.verdicts import claims, overview
+from fedbook.verdicts import overview
 
 APART = ["Matrix", {"W": np.eye(4).tolist(), "connected": False}]
 SPEC = {
@@ -27,16 +26,6 @@ SPEC = {
 
 def run(**changed):
     return local_models.overfitting({**SPEC, **changed}, 0, None, None)
-
-
-def test_skewed_labels_alone_are_no_overfitting():
-    x, y = h.images(40, (1, 4, 4), 2)
-    arrays = {"train_images": x, "train_labels": y, "test_images": x, "test_labels": y, "train_owner": y}
-    fed = fc.federation(arrays, partition=fc.ByOwner(), model="logistic", device="cpu")
-    model = fed.x0 + 0.1 * torch.randn(fed.d, generator=torch.Generator().manual_seed(0))
-    own = [local_models.on_own(fed, model, i) for i in range(2)]
-    assert own == pytest.approx([local_models.expected(fed, model, i) for i in range(2)], abs=1e-12)
-    assert abs(own[0] - float(fed.evaluate(model)["accuracy"])) > 0.05, "accuracy on all labels is another number"
 
 
 def test_expected_accuracy_is_that_of_each_own_samples_label_on_the_test_set():
@@ -51,8 +40,7 @@ def test_expected_accuracy_is_that_of_each_own_samples_label_on_the_test_set():
 
 def test_clients_that_never_talk_have_after_mixing_the_models_from_before():
     found = run()
-    assert found["consensus_local"] > 0
-    assert found["consensus"] == pytest.approx(found["consensus_local"], abs=1e-3)
+    assert found["consensus"] == pytest.approx(found["consensus_local"], abs=1e-3) != 0
     fed = fc.federation("digits", 4, fc.Dirichlet(0.3), "mlp", seed=0)
     method = fc.DFedAvg(fc.Matrix(np.eye(4), connected=False))
     X = fc.simulate(method, fed, seed=0, **SPEC["run"]).state["X"]
@@ -63,10 +51,9 @@ def test_clients_that_never_talk_have_after_mixing_the_models_from_before():
     assert found["train"] == pytest.approx(100 * np.average(mean, weights=fed.sizes), abs=1e-3)
 
 
-def test_mixing_brings_the_models_together_before_they_are_measured():
+def test_consensus_is_measured_after_mixing_and_before():
     found = run(method=["DFedAvg", {"mixing": ["Complete", {}]}])
     assert found["consensus"] < 1e-3 < found["consensus_local"]
-    assert found["own"] == pytest.approx(found["accuracy"], abs=0.3)
 
 
 def test_a_method_with_a_server_is_refused_and_a_run_that_diverges_is_a_result():
@@ -93,29 +80,21 @@ def test_the_settings_are_those_that_table_1s_search_chose(profile):
 
 @pytest.fixture
 def stored(tmp_path, monkeypatch):
-    """Two rows, of which the second overfits more, and one of its runs diverged where asked."""
+    """Two rows, of which one of the second's runs diverged where asked."""
 
     def write(lost=False):
         listed = [Cell(row, {"study": "overfitting", "better": "lower", "row": row}, row, "c") for row in "xy"]
         table = definitions.Table("t", "", "S002", lambda profile: listed, {"quick": "tiny"}, unit="points")
-        for module in (claims, show):
-            monkeypatch.setattr(module, "get", lambda name: table)
+        monkeypatch.setattr(show, "get", lambda name: table)
         place = batch.ResultFolder(tmp_path, "quick", "t")
         place.folder.mkdir(parents=True, exist_ok=True)
-        for cell, values in zip(listed, ([1.1, 1.2, 1.0], [4.0, 4.2, 4.1]), strict=True):
-            finals = [*values[:2], None] if lost and cell.row == "y" else values
+        for cell in listed:
+            finals = [1.1, 1.2, None if lost and cell.row == "y" else 1.0]
             runs = {s: {"id": identity(cell.spec, s), "final": v, "own": 90.0 + s} for s, v in enumerate(finals)}
             cells._store(place.file(cell), cells.Result(cell.spec, runs))
         return tmp_path
 
     return write
-
-
-def test_who_overfits_less_is_better(stored):
-    (found,) = claims.judged(Claim("a", "S002", "§5", "x", "", "t", {"quick": [("x", "y", "c")]}), stored())
-    assert found.verdict == "holds"
-    assert claims.ours(found).startswith("better: -3.0")
-    assert show.forest([found], "accuracies only") is None
 
 
 def test_numbers_beside_the_final_ones_are_means_over_the_runs_that_ended(stored):

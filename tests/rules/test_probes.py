@@ -39,27 +39,9 @@ def test_dissimilarity_is_one_plus_the_relative_spread_of_the_clients_gradients(
     g = fed.full_gradient(fed.x0.expand(fed.n, -1), fed.plan(0, 0, who, batch_size=None)).numpy()
     mean = share @ g
     spread = share @ ((g - mean) ** 2).sum(1)
-    found = apart(fed, weighting=weighting)
+    work = {"rounds": 1, "lr": 0.1, "weighting": weighting, "probes": [probes.dissimilarity]}
+    found = fc.simulate(fc.FedAvg(), fed, **work).final("dissimilarity")
     assert found == pytest.approx(1 + spread / (mean @ mean), rel=1e-9)
-    same = fc.quadratic(np.stack([A[0]] * 3), np.stack([B[0]] * 3))
-    assert apart(same) == pytest.approx(1, rel=1e-12)
-
-
-def apart(fed, **run):
-    """The clients' dissimilarity at the common start."""
-    return fc.simulate(fc.FedAvg(), fed, rounds=1, lr=0.1, probes=[probes.dissimilarity], **run).final("dissimilarity")
-
-
-def test_dissimilarity_grows_with_label_skew_and_with_the_strength_of_a_shift():
-    def at_start(partition):
-        return np.mean([apart(fc.federation("digits", 10, partition, "logistic", seed=s)) for s in range(2)])
-
-    labels = [fc.IID(), *(fc.Dirichlet(q, equal_sizes=True) for q in (1.0, 0.1))]
-    turned = [fc.FeatureShift("rotation", degrees) for degrees in (0.0, 30.0, 90.0)]
-    for kinds in (labels, turned, [fc.LabelSwap(0.0), fc.LabelSwap(0.4)]):
-        found = [at_start(kind) for kind in kinds]
-        assert found[0] > 1, kinds
-        assert all(a < b for a, b in itertools.pairwise(found)), (kinds, found)
 
 
 @pytest.mark.parametrize("mime", [False, True])
@@ -110,8 +92,7 @@ def test_a_cosine_does_not_hang_on_the_length_of_a_gradient_and_is_missing_for_a
     b = torch.tensor([[1.0, 2.0], [-2.0, 1.0]])
     tiny = fc.quadratic(1e-25 * torch.eye(2).expand(2, 2, 2), b)
     found = probes.mime_ablation(fc.FedAvg(), tiny, tiny.x0, steps=2, lr=0.1)
-    mean = b.mean(0).numpy()
-    expected = [cosine(row, mean) for row in b.numpy()]
+    expected = [cosine(row, b.mean(0).numpy()) for row in b.numpy()]
     np.testing.assert_allclose(found["A, C"], [expected] * 2, atol=1e-6)
     at_rest = fc.quadratic(torch.eye(2).expand(2, 2, 2), torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
     found = probes.mime_ablation(fc.FedAvg(), at_rest, at_rest.x0, steps=1, lr=0.1)
@@ -125,25 +106,20 @@ def study(rounds, lr, steps, local_steps=1):
     return probing.mime(spec, 0, None, None)
 
 
-def clients_neurons(partition, layer):
-    federation = {"source": "digits", "clients": 4, "partition": partition, "model": "thesis_mlp", "dtype": "float64"}
-    run = {"rounds": 2, "lr": 0.1, "batch_size": 20, "local_steps": 3}
-    spec = {"method": ["FedAvg", {}], "federation": federation, "run": run, "layer": layer}
-    fed = build_federation(federation, 0, None)
-    return probing.profiles(spec, 0, None, None), fed, fc.simulate(fc.FedAvg(), fed, seed=0, **run).params
-
-
-@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("layer", [0, 2])
 def test_clients_conflict_at_a_neuron_whose_parameters_they_pull_apart(layer):
-    found, fed, x = clients_neurons(["Shards", {"classes": 4}], layer)
+    federation = {"source": "digits", "clients": 4, "partition": ["Shards", {"classes": 4}], "model": "thesis_mlp"}
+    run = {"rounds": 2, "lr": 0.1, "batch_size": 20, "local_steps": 3}
+    spec = {"method": ["FedAvg", {}], "federation": federation | {"dtype": "float64"}, "run": run, "layer": layer}
+    found, fed = probing.profiles(spec, 0, None, None), build_federation(spec["federation"], 0, None)
+    x = fc.simulate(fc.FedAvg(), fed, seed=0, **run).params
     gradients, means = [], []
     for i in range(4):
         module = fed.module(x, i)
         linear = [part for part in module.network if isinstance(part, torch.nn.Linear)][layer]
         seen = []
         linear.register_forward_hook(lambda m, given, out, seen=seen: seen.append(out))
-        logits = module(torch.as_tensor(fed.x[fed.index[i]]))
-        torch.nn.functional.cross_entropy(logits, fed.y[fed.index[i]]).backward()
+        F.cross_entropy(module(fed.x[fed.index[i]]), fed.y[fed.index[i]]).backward()
         gradients.append(torch.cat([linear.weight.grad, linear.bias.grad[:, None]], 1))
         means.append((seen[0].relu() if layer < 2 else seen[0].softmax(1)).mean(0).detach())
     np.testing.assert_allclose(found["activations"], torch.stack(means), atol=6e-4)
@@ -153,12 +129,6 @@ def test_clients_conflict_at_a_neuron_whose_parameters_they_pull_apart(layer):
         assert found["conflicts"][k] == (inner < 0).int().tolist()
         assert found["apart"][k] == pytest.approx(np.abs(labels[a] - labels[b]).sum() / 2, abs=1e-3)
     assert 0 < np.mean(found["conflicts"]) < 1
-
-
-def test_clients_of_unlike_labels_are_farther_apart_and_conflict_at_more_neurons():
-    apart, alike = (clients_neurons(split, 0)[0] for split in (["Shards", {"classes": 3}], ["IID", {}]))
-    assert np.mean(apart["apart"]) > 0.5 > 0.1 > np.mean(alike["apart"])
-    assert np.mean(apart["conflicts"]) > 2 * np.mean(alike["conflicts"])
 
 
 def test_a_cosine_of_what_leaves_the_finite_numbers_in_the_run_or_on_local_paths_is_counted_as_diverged():
@@ -183,31 +153,26 @@ def test_a_step_where_every_gradient_is_zero_is_no_divergence(monkeypatch):
 
 
 def test_mime_ablation_keeps_the_order_of_the_cohort():
-    fed = h.network()
-    study = lambda cohort: probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=2, lr=0.1, cohort=cohort)  # noqa: E731
-    there, back = study([0, 1, 2]), study([2, 1, 0])
+    work = {"steps": 2, "lr": 0.1}
+    there, back = (probes.mime_ablation(fc.FedAvg(), FED, FED.x0, cohort=c, **work) for c in ([0, 1, 2], [2, 1, 0]))
     for name in COSINES:
         np.testing.assert_allclose(there[name], back[name][:, ::-1], atol=1e-12)
 
 
 def test_mime_ablation_continues_from_the_servers_momentum():
-    fed = fc.quadratic(*h.problem())
-    state = {"s": torch.ones(3, dtype=torch.float64)}
-    cold, warm = (
-        probes.mime_ablation(fc.Mime(0.9), fed, fed.x0, steps=3, lr=0.1, state=s)["A, C"] for s in (None, state)
-    )
+    momentum = {"s": torch.ones(3, dtype=torch.float64)}
+    work = {"steps": 3, "lr": 0.1}
+    cold, warm = (probes.mime_ablation(fc.Mime(0.9), FED, FED.x0, state=s, **work)["A, C"] for s in (None, momentum))
     assert abs(cold - warm).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("wrong", "word"),
-    [({"cohort": [0, 9]}, "cohort"), ({"cohort": [1, 1]}, "cohort"),
-     ({"targets": [0]}, "targets"), ({"targets": [4]}, "targets"), ({"x": torch.zeros(2)}, "x has shape")],
-)  # fmt: skip
+@pytest.mark.parametrize(("wrong", "word"), [
+    ({"cohort": [0, 9]}, "cohort"), ({"cohort": [1, 1]}, "cohort"), ({"targets": [4]}, "targets"),
+    ({"x": torch.zeros(2)}, "x has shape"),
+])  # fmt: skip
 def test_mime_ablation_refuses_what_does_not_exist(wrong, word):
-    fed = fc.quadratic(*h.problem())
     with pytest.raises(ValueError, match=word):
-        probes.mime_ablation(fc.FedAvg(), fed, **{"x": fed.x0, "steps": 3, "lr": 0.1} | wrong)
+        probes.mime_ablation(fc.FedAvg(), FED, **{"x": FED.x0, "steps": 3, "lr": 0.1} | wrong)
 
 
 def test_the_gap_is_that_of_two_runs_with_one_client():
@@ -222,13 +187,10 @@ def test_the_gap_is_that_of_two_runs_with_one_client():
     assert half.final("sum_gap", client) == pytest.approx(abs(float(apart.sum())), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("method", "run"),
-    [(fc.HeteroFL({1: 0.5, 0.5: 0.5}), {}), (fc.HeteroFL({1: 0.5, 0.5: 0.5}, labels="-inf", training="masked"), {}),
-     (fc.FedRolex(0.5, labels="zero"), {"momentum": 0.9}),
-     (fc.DepthFL({1: 0.5, 0.5: 0.5}, labels="zero"), {"momentum": 0.5})],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize(("method", "run"), [
+    (fc.HeteroFL({1: 0.5, 0.5: 0.5}, labels="-inf", training="masked"), {}), (fc.FedRolex(0.5), {"momentum": 0.9}),
+    (fc.DepthFL({1: 0.5, 0.5: 0.5}, labels="zero"), {"momentum": 0.5}),
+], ids=repr)  # fmt: skip
 def test_the_gap_has_the_labels_and_the_momentum_of_the_run_unless_others_are_given(method, run):
     fed = fc.federation("digits", clients=5, partition=fc.Shards(2), model="thesis_mlp")
     work = {"rounds": 1, "lr": 0.1, "local_steps": 2, "progress": False, **run}
@@ -252,7 +214,7 @@ def test_the_gap_of_a_run_with_a_loss_of_its_own_needs_labels():
         fc.simulate(Own(0.5), fed, rounds=1, progress=False, probes=[probes.submodel_gap()])
 
 
-@pytest.mark.parametrize("other", [fc.HeteroFL(0.5), fc.FedDSE(0.5), fc.FedAvg(), "HeteroFL"], ids=repr)
+@pytest.mark.parametrize("other", [fc.HeteroFL(0.5), fc.FedAvg()], ids=repr)
 def test_a_method_without_masks_cannot_be_compared_by_its_gap(other):
     with pytest.raises(ValueError, match=r"others\['one'\]=.*training='masked'"):
         probes.submodel_gap(others={"one": other})
@@ -270,15 +232,15 @@ def test_submodels_that_share_no_neuron_share_the_classifiers_bias_alone_and_do_
 def test_submodels_of_all_neurons_are_the_model():
     fed = h.network()
     found = probes.submodel_conflict(fed, fed.x0, [torch.zeros(fed.n, 8, dtype=torch.float64)], 1.0)
-    plan = fed.plan(0, 0, np.arange(fed.n), batch_size=None)
-    G = fed.full_gradient(fed.x0.expand(fed.n, -1), plan)[:, :-3]  # without the classifier's bias
-    expected = torch.stack([torch.cosine_similarity(g, G, dim=1) for g in G])
+    G, losses = [], []
+    for inputs, labels in (h.whole(fed, i) for i in range(fed.n)):
+        G.append(h.gradient(fed.engine.module, fed.x0, inputs, labels)[:-3])  # without the classifier's bias
+        logits = torch.func.functional_call(fed.engine.module, fed.layout.views(fed.x0), (inputs,))
+        losses.append(F.cross_entropy(logits, labels).detach())
+    expected = torch.stack([torch.cosine_similarity(g, torch.stack(G), dim=1) for g in G])
     torch.testing.assert_close(found["cosine"], expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found["loss"], torch.stack(losses), rtol=1e-12, atol=0)
     assert (found["shared"] == 1).all()
-    views = fed.engine.layout.views(fed.x0)
-    logits = torch.func.functional_call(fed.engine.module, views, (fed.inputs(fed.x[fed.index[0]]),))
-    loss = torch.nn.functional.cross_entropy(logits, fed.y[fed.index[0]].long())
-    assert float(found["loss"][0]) == pytest.approx(float(loss), rel=1e-12)
 
 
 def test_masks_of_other_methods_are_compared_on_the_same_models_and_batches():
@@ -286,15 +248,12 @@ def test_masks_of_other_methods_are_compared_on_the_same_models_and_batches():
     levels = {"capacities": {1.0: 0.5, 0.5: 0.5}, "labels": "zero", "training": "masked"}
     fed = fc.federation("digits", 6, fc.Shards(2), "thesis_mlp", dtype=torch.float64, public=2)
     others = {"itself": fc.FedGSE(**levels), "whole": fc.HeteroFL(1.0, labels="zero", training="masked")}
-    others["HeteroFL"] = fc.HeteroFL(**levels)
     work = {"rounds": 2, "lr": 0.1, "local_steps": 3, "batch_size": 10, "seed": 0}
     h = fc.simulate(fc.FedGSE(**levels), fed, probes=[probes.submodel_gap("zero", others=others)], **work)
     found = h.frame().groupby("metric")["value"].apply(np.array)
     np.testing.assert_allclose(found["gap itself"], found["gap"], rtol=1e-12, atol=1e-14)
     assert (found["gap whole"] == 0).all()
     assert (found["length"] > 0).all()
-    below = found["capacity"] < 1
-    assert (found["gap HeteroFL"][below] != found["gap"][below]).all()
     assert torch.equal(h.params, fc.simulate(fc.FedGSE(**levels), fed, **work).params)
 
 
@@ -315,15 +274,6 @@ def test_the_mean_over_the_sphere_is_the_trace_of_the_hessian():
     found = probes.zeroth_order_flatness(FED, FED.optimum, rho, samples=samples, steps=0)
     spread = rho**2 / 2 * (TOP - np.linalg.eigvalsh(MEAN)[0]) / 2  # no larger than half the range
     assert abs(found["mean"] - rho**2 / 2 * np.trace(MEAN) / 3) < 5 * spread / samples**0.5
-
-
-@pytest.mark.parametrize("x", [0.0, 0.5, -2.0])
-def test_in_one_dimension_the_sphere_is_two_points(x):
-    a, rho = 2.0, 0.1
-    fed = fc.quadratic([[[a]]], [[0.0]])
-    zeroth, first = (f(fed, torch.tensor([x], dtype=torch.float64), rho) for f in BOTH)
-    h.close(zeroth["ascent"], a / 2 * ((abs(x) + rho) ** 2 - x**2), 1e-12)
-    h.close(first["ascent"], rho * a * (abs(x) + rho), 1e-12)
 
 
 @pytest.mark.parametrize("flatness", BOTH)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import importlib
-import shutil
 import sys
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -37,20 +34,10 @@ def method(text: str, file: str, monkeypatch) -> fc.Method:
     return module.Own()
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        f"{sys.prefix}/rules.py",
-        f"{sys.prefix}/src/rules.py",
-        f"{sys.prefix}/bin/rules.py",
-        f"{sys.base_prefix}/rules.py",
-        "/usr/local/app/rules.py",
-        "/somewhere/project.zip/rules.py",
-        "/tmp/ipykernel_12/34.py",
-        "rules.py",
-        "<stdin>",
-    ],
-)
+@pytest.mark.parametrize("file", [
+    f"{sys.prefix}/src/rules.py", f"{sys.base_prefix}/rules.py", "/somewhere/project.zip/rules.py",
+    "rules.py", "<stdin>",
+])  # fmt: skip
 def test_the_users_code_counts_wherever_it_lies(file, monkeypatch):
     plain, minus = (identity.digest(method(RULE.format(sign=sign), file, monkeypatch)) for sign in ("", "-"))
     assert plain != minus
@@ -61,37 +48,28 @@ def test_of_a_library_the_name_counts_alone(monkeypatch):
     file = f"{Path(torch.__file__).parents[1]}/rules.py"
     plain, minus = (identity.digest(method(RULE.format(sign=sign), file, monkeypatch)) for sign in ("", "-"))
     assert plain == minus
-    assert not identity.is_own(fc.FedAvg)
-    assert not identity.is_own(torch.nn.Linear)
-    assert not identity.is_own(np.mean)
-    assert not identity.is_own(datetime.timedelta)
+    assert not any(map(identity.is_own, (fc.FedAvg, torch.nn.Linear, np.mean, datetime.timedelta)))
 
 
 USES = {
     "a module's attribute": "import {name}\ndef f(t): return {name}.step(t)",
-    "a name of it": "from {name} import step\ndef f(t): return step(t)",
     "an import inside": "def f(t):\n    import {name}\n    return {name}.step(t)",
     "a name imported inside": "def f(t):\n    from {name} import step\n    return step(t)",
     "a constant of it": "import {name}\ndef f(t): return {name}.BY * t",
+    "a module in a folder": "import {name}_all.inner\ndef f(t): return {name}_all.inner.step(t)",
 }
 
 
-@pytest.mark.parametrize("zipped", [False, True], ids=["a file", "a zip"])
 @pytest.mark.parametrize("use", USES)
-def test_what_the_users_modules_define_counts_where_a_function_uses_it(use, zipped, tmp_path, monkeypatch):
-    found = []
-    for k, by in enumerate((2, 3)):
-        name, text = f"helping_{list(USES).index(use)}_{zipped}", f"BY = {by}\ndef step(t): return {by} * t\n"
-        place = tmp_path / f"{k}.zip" if zipped else tmp_path / str(k)
-        if zipped:
-            with zipfile.ZipFile(place, "w") as z:
-                z.writestr(f"{name}.py", text)
-        else:
-            place.mkdir()
-            (place / f"{name}.py").write_text(text)
+def test_what_the_users_modules_define_counts_where_a_function_uses_it(use, tmp_path, monkeypatch):
+    found, name = [], f"helping_{list(USES).index(use)}"
+    for by in (2, 3):
+        folder = tmp_path / str(by)
+        (folder / f"{name}_all").mkdir(parents=True)
+        for file in (f"{name}.py", f"{name}_all/inner.py"):
+            (folder / file).write_text(f"BY = {by}\ndef step(t): return {by} * t\n")
         with monkeypatch.context() as patch:
-            patch.syspath_prepend(str(place))
-            patch.delitem(sys.modules, name, raising=False)
+            patch.syspath_prepend(str(folder))
             identity._source.cache_clear()
             space = {"__name__": "own"}
             exec(compile(USES[use].format(name=name), "own.py", "exec"), space)
@@ -99,7 +77,8 @@ def test_what_the_users_modules_define_counts_where_a_function_uses_it(use, zipp
             assert space["f"](1) == by
             assert identity.digest(space["f"]) == first, "also before it was imported"
             found.append(first)
-            sys.modules.pop(name, None)
+            for module in (name, f"{name}_all", f"{name}_all.inner"):
+                sys.modules.pop(module, None)
     assert found[0] != found[1]
 
 
@@ -108,20 +87,10 @@ class Slotted:
     by: float
 
 
-class Listed:
-    __slots__ = ("by",)
-
-    def __init__(self, by):
-        self.by = by
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        Slotted, Listed, lambda k: decimal.Decimal(k), lambda k: datetime.date(2000, 1, k), lambda k: Path(f"/{k}"),
-        lambda k: slice(k), lambda k: {"a": [k]}, lambda k: {k}, lambda k: np.array([k]), lambda k: torch.tensor(k),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("make", [
+    Slotted, decimal.Decimal, lambda k: Path(f"/{k}"), lambda k: {"a": [k]}, lambda k: {k}, torch.tensor,
+    lambda k: np.array([0] * 1000 + [k] + [0] * 1000),
+])  # fmt: skip
 def test_what_values_hold_counts_however_they_hold_it(make):
     one, same, other = make(1), make(1), make(2)
     str(one)  # a path keeps its text once it was asked for it
@@ -144,10 +113,7 @@ class Scaled(torch.nn.Linear):
         return self.last * (by[0] if isinstance(by, list | tuple) else by)
 
 
-HELD = [
-    lambda k: {"by": k, "bias": None}, lambda k: {"by": [k, None]}, lambda k: (k, torch.zeros(2)), torch.tensor,
-    lambda k: {"by": torch.tensor(k), "bias": None}, lambda k: [torch.tensor(k), None], lambda k: {"by": (k, None)},
-]  # fmt: skip
+HELD = [lambda k: {"by": [k, None]}, lambda k: (k, torch.zeros(2)), lambda k: {"by": torch.tensor(k), "bias": None}]
 
 
 def of_layer(layer: torch.nn.Module, called: bool = False) -> str:
@@ -161,36 +127,12 @@ def of_layer(layer: torch.nn.Module, called: bool = False) -> str:
 
 
 @pytest.mark.parametrize("held", HELD)
-def test_constants_of_a_layer_count_beside_tensors_and_none(held):
-    assert of_layer(Scaled(held(1.0))) == of_layer(Scaled(held(1.0)))
-    assert of_layer(Scaled(held(1.0))) != of_layer(Scaled(held(2.0)))
-
-
-@pytest.mark.parametrize("held", HELD)
-def test_what_a_layer_computed_last_does_not_count(held):
-    assert of_layer(Scaled(held(1.0))) == of_layer(Scaled(held(1.0)), called=True)
+def test_constants_of_a_layer_count_beside_tensors_and_none_and_what_it_computed_last_does_not(held):
+    one = of_layer(Scaled(held(1.0)))
+    assert one == of_layer(Scaled(held(1.0))) == of_layer(Scaled(held(1.0)), called=True)
+    assert one != of_layer(Scaled(held(2.0)))
 
 
 def test_objects_of_the_package_are_known_by_their_part_of_the_package_and_not_by_their_file():
     for value in (fc.models.Residual(torch.nn.Identity()), fc.FedAvg()):
         assert identity._name(value) == f"fedcore.{value.__module__.split('.')[1]}.{type(value).__name__}"
-
-
-def test_a_function_of_a_module_inside_a_module_counts(tmp_path, monkeypatch):
-    """`import rules.robust` and then `rules.robust.combine(y)`, with and without `rules/__init__.py`."""
-    monkeypatch.syspath_prepend(tmp_path)
-    for package in ("rules_of_a_package", "rules_of_a_folder"):
-        folder, found = tmp_path / package, []
-        folder.mkdir()
-        if package == "rules_of_a_package":
-            (folder / "__init__.py").write_text("")
-        for factor in (1, 2):
-            (folder / "robust.py").write_text(f"def combine(y):\n    return {factor} * y\n")
-            for name in (package, f"{package}.robust"):
-                monkeypatch.delitem(sys.modules, name, raising=False)
-            importlib.invalidate_caches()
-            shutil.rmtree(folder / "__pycache__", ignore_errors=True)
-            variables = {package: importlib.import_module(f"{package}.robust") and sys.modules[package]}
-            exec(f"def rule(y):\n    return {package}.robust.combine(y)", variables)
-            found.append(identity.digest(variables["rule"]))
-        assert found[0] != found[1], package

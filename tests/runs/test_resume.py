@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import json
 import os
 import pickle
 import resource
 import warnings
 from pathlib import Path
+from unittest.mock import Mock
 
 import helpers as h
 import numpy as np
@@ -17,7 +18,6 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore.data.lists import Lists
 from fedcore.storage import checkpoint, sources
 
 METHODS = [fc.FedAvg(server_momentum=0.7), fc.SCAFFOLD(), fc.FedUp(alpha=0.1)]
@@ -36,6 +36,7 @@ def dump(history: fc.History) -> dict:
     }
 
 
+@functools.cache
 def federation() -> fc.Federation:
     return h.network(dtype=torch.float32)
 
@@ -65,7 +66,7 @@ def interrupted_in(rounds: set[int]):
 
 
 @every_method
-@pytest.mark.parametrize(("checkpoint_every", "eval_every"), [(None, 1), (3, 1), (2, 3)])
+@pytest.mark.parametrize(("checkpoint_every", "eval_every"), [(None, 1), (2, 3)])
 def test_every_place_to_stop_gives_the_same_end(method, checkpoint_every, eval_every, tmp_path):
     fed = federation()
     options = RUN | {"eval_every": eval_every}
@@ -118,27 +119,6 @@ def again(folder: Path, method=None, fed=None, rounds: int = 3, **options) -> fc
     )
 
 
-OTHER = {
-    "method": ({"method": fc.FedAvg()}, "FedAvg"),
-    "hyper-parameter": ({"method": fc.SCAFFOLD("I")}, "option='I'"),
-    "seed": ({"seed": 4}, "seed: saved 3, now 4"),
-    "learning rate": ({"lr": 0.2}, "lr: saved 0.1, now 0.2"),
-    "number type": ({"dtype": torch.float64}, "federation"),
-    "labels": ({"fed": h.network(dtype=torch.float32, seed=1)}, "federation"),
-}
-
-
-@pytest.mark.parametrize("what", OTHER)
-def test_a_checkpoint_of_another_run_is_refused_and_says_in_what_it_differs(what, saved):
-    options, words = OTHER[what]
-    before = saved.read_bytes()
-    with pytest.raises(fc.CheckpointError, match="belongs to another run") as e:
-        again(saved.parent, **options)
-    for word in (words, str(saved), "checkpoint_dir", "resume=False"):
-        assert word in str(e.value), word
-    assert saved.read_bytes() == before
-
-
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_run_does_not_replace_the_checkpoint_of_one_that_began_after_it(resume, tmp_path):
     if not resume:  # there is one already, which the first run may replace
@@ -154,109 +134,76 @@ def test_a_run_does_not_replace_the_checkpoint_of_one_that_began_after_it(resume
     assert dump(again(tmp_path)) == dump(fc.simulate(fc.SCAFFOLD(), federation(), rounds=3, **RUN))
 
 
-@pytest.mark.parametrize("part", ["x", "test_x", "test_y"])
-def test_a_checkpoint_of_other_pictures_is_refused(part, saved):
-    fed = federation()
-    held = getattr(fed.data, part).view(-1)
-    held[3] = (held[3] + 1) % 3
-    with pytest.raises(fc.CheckpointError, match="federation"):
-        again(saved.parent, fed=fed)
-
-
 class Signed(torch.nn.Module):
-    """A model of the user's: what it computes hangs on attributes and buffers that its repr does not show."""
+    """A model of the user's: what it computes hangs on more than its repr shows."""
 
-    def __init__(self, sign=1.0, offset=0.0, trained=True):
+    def __init__(self, rule="relu", offset=0.0, trained=True):
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.last, self.sign = torch.nn.Linear(16, 4), torch.nn.Linear(4, 3), sign
+        self.first, self.last = torch.nn.Linear(16, 4), torch.nn.Linear(4, 3)
         self.register_buffer("offset", torch.tensor(offset))
         self.first.weight.requires_grad_(trained)
+        self.rule = getattr(torch, rule)
 
     def forward(self, x):
-        return self.last(self.sign * self.first(x.flatten(1)).relu() + self.offset)
-
-
-class SignedSquared(Signed):
-    def forward(self, x):
-        return self.last(self.sign * self.first(x.flatten(1)).square() + self.offset)
-
-
-SignedSquared.__qualname__ = SignedSquared.__name__ = "Signed"
-
-
-class Scaled(fc.Method):
-    def __init__(self, by):
-        self.by = by
-
-    def aggregate(self, r, y):
-        return {"x": r.x + r.mean(self.by[: len(r.x)] * (y - r.x))}
-
-
-def owned(test_owner) -> fc.Federation:
-    x, y = h.images(60, (1, 4, 4), 3)
-    arrays = {"train_images": x, "train_labels": y, "test_images": x[:8], "test_labels": y[:8]}
-    owners = {"train_owner": np.arange(60) % 4, "test_owner": np.array(test_owner)}
-    return fc.federation(arrays | owners, partition=fc.ByOwner(), model="logistic", device="cpu")
-
-
-def augmented(seed: int) -> fc.Federation:
-    """Federations that differ in the copies that augmentation added, and in nothing else."""
-    fed = fc.federation(
-        h.images(60, (1, 8, 8), 3), 4, model="logistic", seed=seed, augment=fc.RandAugment(once=True), device="cpu"
-    )
-    rows = [np.concatenate([part, part + 48]) for part in np.array_split(np.arange(48), 4)]
-    lists = {"index": Lists.of(rows), "parts": Lists.of([part[:12] for part in rows])}
-    return dataclasses.replace(fed, data=dataclasses.replace(fed.data, **lists), x0=fed.x0 * 0)
-
-
-def one_record(r, y):
-    return {"one": 1.0}
+        return self.last(self.rule(self.first(x.flatten(1))) + self.offset)
 
 
 def model(**options) -> dict:
     return {"fed": h.network(dtype=torch.float32, model=Signed(**options))}
 
 
+def changed(part: str) -> dict:
+    fed = h.network(dtype=torch.float32)
+    held = getattr(fed.data, part).view(-1)
+    held[3] = (held[3] + 1) % 3
+    return {"fed": fed}
+
+
+def owned(*test_owner: int) -> dict:
+    x, y = h.images(60, (1, 4, 4), 3)
+    arrays = {"train_images": x, "train_labels": y, "test_images": x[:8], "test_labels": y[:8]}
+    arrays |= {"train_owner": np.arange(60) % 4, "test_owner": np.array(test_owner)}
+    return {"fed": fc.federation(arrays, partition=fc.ByOwner(), model="logistic", device="cpu")}
+
+
+def estimate(radius: float) -> dict:
+    return {"probes": [fc.probes.gradient_estimate(radius)], "method": fc.FedUp()}
+
+
 SAME_BUT = {
+    "the method": ({}, {"method": fc.FedAvg()}, "FedAvg"),
+    "a hyper-parameter": ({}, {"method": fc.SCAFFOLD("I")}, "option='I'"),
+    "the seed": ({}, {"seed": 4}, "seed: saved 3, now 4"),
+    "the learning rate": ({}, {"lr": 0.2}, "lr: saved 0.1, now 0.2"),
+    "the number type": ({}, {"dtype": torch.float64}, "federation's dtype"),
     "personal": ({"personal": True}, {}, "personal: saved True, now False"),
-    "a probe more": ({}, {"probes": [fc.probes.drift, one_record]}, "probes: saved"),
-    "a probe's argument": (
-        {"probes": [fc.probes.gradient_estimate(0.1)], "method": fc.FedUp()},
-        {"probes": [fc.probes.gradient_estimate(0.2)], "method": fc.FedUp()},
-        "probes: saved",
-    ),
-    "an attribute of the model": (model(), model(sign=-1.0), "federation's model"),
+    "a probe's argument": (estimate(0.1), estimate(0.2), "probes: saved"),
+    "a training picture": ({}, changed("x"), "federation's data"),
+    "a test picture": ({}, changed("test_x"), "federation's data"),
+    "a test label": ({}, changed("test_y"), "federation's data"),
+    "owners of test images": (owned(0, 1, 2, 3, 0, 1, 2, 3), owned(0, 0, 1, 1, 2, 2, 3, 3), "federation's owners"),
     "a buffer of the model": (model(), model(offset=1.0), "federation's model"),
     "a frozen layer": (model(), model(trained=False), "federation's model"),
-    "the model's forward": (
-        model(), {"fed": h.network(dtype=torch.float32, model=SignedSquared())}, "federation's answers",
-    ),
-    "owners of test images": (
-        {"fed": owned([0, 1, 2, 3] * 2)}, {"fed": owned([0, 0, 1, 1, 2, 2, 3, 3])}, "federation's owners",
-    ),
-    # made where they are used: augmentation imports torchvision, which the processes above would do as well
-    "augmented copies": (lambda: {"fed": augmented(0)}, lambda: {"fed": augmented(1)}, "federation's augment"),
-    "an array of a method": (
-        {"method": Scaled(torch.ones(2000))},
-        {"method": Scaled(torch.ones(2000).index_fill(0, torch.tensor(1000), 2.0))},
-        "method's fields and code",
-    ),
+    "the model's function": (model(), model(rule="square"), "federation's answers"),
     "the path": ({}, {"fed": h.network(dtype=torch.float32, path="sequential")}, "federation's path"),
     "the block": ({}, {"fed": h.network(dtype=torch.float32, block=2)}, "federation's block"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", SAME_BUT)
-def test_a_run_that_is_the_same_but_for_one_thing_is_refused_either_way_round(what, tmp_path):
+def test_a_checkpoint_of_a_run_that_differs_in_one_thing_is_refused_either_way_round_and_kept(what, tmp_path):
     *both, words = SAME_BUT[what]
-    both = [one() if callable(one) else one for one in both]
     for k, (first, second) in enumerate((both, both[::-1])):
-        again(tmp_path / str(k), **first)
-        again(tmp_path / str(k), **first)  # it is itself
+        file = tmp_path / str(k) / "checkpoint.npz"
+        again(file.parent, **first)
+        before = file.read_bytes()
+        again(file.parent, **first)  # it is itself
         with pytest.raises(fc.CheckpointError, match="belongs to another run") as e:
-            again(tmp_path / str(k), **second)
-        assert words in str(e.value) or k == 1
+            again(file.parent, **second)
+        for word in (words if k == 0 else "", str(file), "checkpoint_dir", "resume=False"):
+            assert word in str(e.value), word
+        assert file.read_bytes() == before
 
 
 def test_another_number_of_threads_goes_on_and_says_so(saved, monkeypatch):
@@ -273,60 +220,23 @@ def test_a_checkpoint_of_more_rounds_than_asked_is_refused(saved):
 # --- damage -------------------------------------------------------------------------------------------------------
 
 
-def foreign(kind: str, path: Path) -> None:
-    arrays = {"train_images": np.zeros(3)}
-    makers = {
-        "pickle": lambda: path.write_bytes(pickle.dumps({"t": 3})),
-        "npy": lambda: np.save(path.open("wb"), np.zeros(3)),
-        "other npz": lambda: np.savez(path, **arrays),
-        "head of another kind": lambda: np.savez(path, head=np.frombuffer(b"[1]", np.uint8)),
-        "pickled head": lambda: np.savez(path, head=np.array([{}], object)),
-        "empty": lambda: path.write_bytes(b""),
-        "folder": lambda: path.mkdir(),
-    }
-    path.unlink()
-    makers[kind]()
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["pickle", "npy", "other npz", "head of another kind", "pickled head", "empty", "folder"],
-)
-def test_a_file_that_is_no_checkpoint_is_an_error_with_a_remedy(kind, saved):
-    foreign(kind, saved)
-    with pytest.raises(fc.CheckpointError, match="damaged or no checkpoint") as e:
-        again(saved.parent)
-    for word in (str(saved), "delete it", "resume=False"):
-        assert word in str(e.value), word
-
-
 def test_a_pickle_in_a_checkpoints_place_is_never_executed(saved):
     class Bomb:
         def __reduce__(self):
             return os.mkdir, (str(saved.parent / "exploded"),)
 
-    saved.write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(fc.CheckpointError):
-        again(saved.parent)
-    np.savez(saved, head=np.array([Bomb()], object))
-    with pytest.raises(fc.CheckpointError):
-        again(saved.parent)
-    assert not (saved.parent / "exploded").exists()
-
-
-def test_a_truncated_checkpoint_is_an_error_wherever_it_was_cut(saved):
-    whole = saved.read_bytes()
-    for share in np.linspace(0, 1, 25, endpoint=False):
-        saved.write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(fc.CheckpointError, match="damaged"):
+    for write in (lambda: saved.write_bytes(pickle.dumps(Bomb())), lambda: np.savez(saved, head=np.array([Bomb()]))):
+        write()
+        with pytest.raises(fc.CheckpointError):
             again(saved.parent)
+    assert not (saved.parent / "exploded").exists()
 
 
 def test_a_flipped_bit_is_noticed_or_harmless(saved):
     # zip keeps a checksum of every array, but not of its own dates and paddings: there a flip changes nothing
     whole, good = saved.read_bytes(), dump(again(saved.parent))
     rng, noticed = np.random.default_rng(0), 0
-    for place in rng.choice(8 * len(whole), 200, replace=False):
+    for place in rng.choice(8 * len(whole), 40, replace=False):
         damaged = bytearray(whole)
         damaged[place // 8] ^= 1 << (place % 8)
         saved.write_bytes(damaged)
@@ -334,7 +244,7 @@ def test_a_flipped_bit_is_noticed_or_harmless(saved):
             assert dump(again(saved.parent)) == good, f"bit {place} changed the run unnoticed"
         except fc.CheckpointError:
             noticed += 1
-    assert noticed > 100
+    assert noticed > 20
 
 
 def crafted(file: Path, **changes) -> None:
@@ -349,44 +259,37 @@ def crafted(file: Path, **changes) -> None:
     np.savez(file, **kept)
 
 
-def with_first(value):
-    def change(a):
-        a = a.copy()
-        a.reshape(-1)[0] = value
-        return a
-
-    return change
+def first_is(value):
+    return lambda a: np.concatenate([np.full_like(a.reshape(-1)[:1], value), a.reshape(-1)[1:]]).reshape(a.shape)
 
 
-CRAFTED = {
+def cut(share: float):
+    return lambda file: file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+
+
+DAMAGED = {
+    "an array": lambda file: np.save(file.open("wb"), np.zeros(3)),
+    "an archive of other things": lambda file: np.savez(file, train_images=np.zeros(3)),
+    "another kind of head": lambda file: np.savez(file, head=np.frombuffer(b"[1]", np.uint8)),
+    **{f"{share:.0%} of it": cut(share) for share in (0, 0.3, 0.6, 0.99)},
     "no model": {"state_x": None},
-    "a state more": {"state_h": np.zeros(3, np.float32)},
-    "a short model": {"state_x": lambda a: a[:-1]},
     "rows of fewer clients": {"state_c_i": lambda a: a[:-1]},
     "doubles": {"state_x": lambda a: a.astype(np.float64)},
-    "a number that is none": {"state_x": with_first(np.nan)},
-    "a client that is none": {"cohorts": with_first(99)},
-    "a client twice": {"cohorts": lambda a: np.repeat(a[:1], len(a))},
-    "cohorts of fractions": {"cohorts": lambda a: a + 0.5},
-    "no cohort": {"cohorts": None},
-    "sizes that do not fit": {"cohort_sizes": with_first(2)},
-    "rows of two columns": {"rows": lambda a: a[:, :2]},
-    "a metric without a name": {"rows": lambda a: np.where([[False, True, False]], 99, a).astype(a.dtype)},
-    "rows after the end": {"rows": lambda a: np.where([[True, False, False]], 99, a).astype(a.dtype)},
+    "a number that is none": {"state_x": first_is(np.nan)},
+    "a client that is none": {"cohorts": first_is(99)},
     "rows in another order": {"rows": lambda a: a[::-1]},
-    "fewer values": {"values": lambda a: a[:-1]},
+    "no cohort": {"cohorts": None},
     "no identity": {"head": {"identity": None}},
     "no code": {"head": {"code": ...}},
     "a round that is a text": {"head": {"t": "3"}},
     "a negative round": {"head": {"t": -1}},
-    "metrics that are numbers": {"head": {"metrics": [1, 2, 3]}},
-    "no format": {"head": {"format": ...}},
 }
 
 
-@pytest.mark.parametrize("what", CRAFTED)
-def test_a_checkpoint_of_another_form_is_refused_in_one_line(what, saved):
-    crafted(saved, **CRAFTED[what])
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_file_that_is_no_checkpoint_or_another_form_of_one_is_refused_in_one_line(what, saved):
+    damage = DAMAGED[what]
+    damage(saved) if callable(damage) else crafted(saved, **damage)
     with pytest.raises(fc.CheckpointError, match=r"checkpoint.npz .*resume=False") as e:
         again(saved.parent, rounds=4)
     assert len(str(e.value).splitlines()) == 1
@@ -396,14 +299,11 @@ def test_a_checkpoint_of_another_form_is_refused_in_one_line(what, saved):
 def test_a_checkpoint_of_an_older_format_or_another_version_is_refused_by_name(saved):
     crafted(saved)
     again(saved.parent)  # it is itself
-    crafted(saved, head={"code": "0123456789abcdef"})
-    with pytest.raises(
-        fc.CheckpointError, match=r"another version of fedcore \(code '0123456789abcdef', now .*resume="
-    ):
-        again(saved.parent)
-    crafted(saved, head={"format": 2, "code": ...})
-    with pytest.raises(fc.CheckpointError, match=r"has format 2, this version reads .*resume=False"):
-        again(saved.parent)
+    cases = {r"another version of fedcore \(code '0123', now ": {"code": "0123"}, "has format 2": {"format": 2}}
+    for words, head in cases.items():
+        crafted(saved, head=head)
+        with pytest.raises(fc.CheckpointError, match=rf"{words}.*resume=False"):
+            again(saved.parent)
 
 
 def test_a_rule_that_changed_makes_another_version_and_one_of_another_method_does_not(monkeypatch):
@@ -420,30 +320,11 @@ def test_a_rule_that_changed_makes_another_version_and_one_of_another_method_doe
     sources.library.cache_clear()
 
 
-@pytest.mark.parametrize("kind", ["pipe", "endless", "folder"])
-def test_what_is_no_file_is_refused_and_not_waited_for(kind, tmp_path):
-    file = tmp_path / "checkpoint.npz"
-    {"pipe": lambda: os.mkfifo(file), "endless": lambda: file.symlink_to("/dev/zero"), "folder": file.mkdir}[kind]()
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a folder"])
+def test_what_is_no_file_is_refused_and_not_waited_for(make, tmp_path):
+    make(tmp_path / "checkpoint.npz")
     with pytest.raises(fc.CheckpointError, match=r"damaged or no checkpoint .*no file"):
         again(tmp_path)
-    if kind != "folder":
-        again(tmp_path, resume=False)
-        assert rounds_in(file) == 3
-
-
-def test_a_probe_that_remembers_is_not_gone_on_with(tmp_path):
-    class Counts:
-        def __init__(self):
-            self.count = 0
-
-        def __call__(self, r, y):
-            self.count += 1
-            return {"count": float(self.count)}
-
-    for _ in range(2):  # finished, it is read
-        assert again(tmp_path, probes=[Counts()]).final("count") == 3
-    with pytest.raises(fc.CheckpointError, match=r"probes remember what they saw.*resume=False"):
-        again(tmp_path, probes=[Counts()], rounds=4)
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
@@ -475,43 +356,17 @@ def test_a_full_disk_leaves_the_old_checkpoint_whole_and_no_litter(saved):
     assert not list(saved.parent.iterdir())
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_write_that_fails_late_leaves_the_old_checkpoint_whole_and_no_litter(step, saved, monkeypatch):
-    before = saved.read_bytes()
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, step, fail)
-    with pytest.raises(OSError, match="No space left"):
-        again(saved.parent, rounds=6)
-    monkeypatch.undo()
-    assert saved.read_bytes() == before
-    assert [p.name for p in saved.parent.iterdir()] == ["checkpoint.npz"]
-
-
-@pytest.mark.parametrize(
-    "error", [PermissionError(13, "Permission denied"), MemoryError(), OSError(24, "Too many open")]
-)
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), MemoryError()])
 def test_a_checkpoint_that_cannot_be_read_now_is_not_called_damaged(error, saved, monkeypatch):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(checkpoint.archives, "read", fail)
+    monkeypatch.setattr(checkpoint.archives, "read", Mock(side_effect=error))
     with pytest.raises(type(error), match=r"checkpoint.npz cannot be read") as e:
         again(saved.parent)
     assert "delete" not in str(e.value)
-    monkeypatch.undo()
-    again(saved.parent)
 
 
 def test_a_finished_run_is_read_from_a_folder_that_may_only_be_read(saved, monkeypatch):
     whole = dump(again(saved.parent))
-
-    def refuse(*_, **__):
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(checkpoint.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(checkpoint.tempfile, "TemporaryFile", Mock(side_effect=OSError(30, "Read-only file system")))
     assert dump(again(saved.parent)) == whole
     with pytest.raises(OSError, match="cannot be written"):
         again(saved.parent, rounds=4)
@@ -536,19 +391,6 @@ def test_a_link_in_a_temporary_files_place_is_not_followed(tmp_path, monkeypatch
     assert target.read_text() == "kept"
 
 
-def test_a_folder_without_a_name_is_refused():
-    with pytest.raises(ValueError, match="checkpoint_dir=''; use the path of a folder"):
-        again("")
-
-
-def test_the_finished_history_is_read_back_with_its_types(saved):
-    history = again(saved.parent)
-    assert all(type(t) is int and type(v) is float for t, _, _, v in history.rows)
-    assert all(type(i) is int for cohort in history.cohorts for i in cohort)
-    assert history.state.keys() == {"x", "c", "c_i"}
-    assert history.state["c_i"].dtype == torch.float32
-
-
 STRENGTH = {"of": 1.0}
 
 
@@ -567,3 +409,18 @@ def test_a_rule_whose_numbers_around_it_changed_goes_on_with_a_warning(tmp_path,
     monkeypatch.setitem(STRENGTH, "of", 2.0)
     with pytest.warns(UserWarning, match="mappings and objects .*by another rule.*resume=False"):
         fc.simulate(FromAround(), fed, rounds=4, checkpoint_dir=tmp_path)
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_fails_late_leaves_the_old_checkpoint_whole_and_no_litter(step, saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="No space left"):
+        again(saved.parent, rounds=6)
+    monkeypatch.undo()
+    assert saved.read_bytes() == before
+    assert [p.name for p in saved.parent.iterdir()] == ["checkpoint.npz"]

@@ -1,12 +1,9 @@
 """`fc.sweep`: settings times seeds, one tidy frame, nothing computed twice."""
 
-import functools
 import itertools
-import json
 import os
 import threading
 import time
-import warnings
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,7 +17,7 @@ from torch import nn
 
 import fedcore as fc
 from fedcore import sweeping
-from fedcore.storage import archives
+from tools.processes import runs, until
 
 RUN = {"rounds": 4, "local_steps": 2, "cohort": 2, "eval_every": 2}
 GRID = {"method": [fc.FedAvg(), fc.FedUp(0.05)], "partition": [fc.IID(), fc.Dirichlet(0.3)], "lr": [0.05, 0.2]}
@@ -54,12 +51,6 @@ def test_every_setting_with_every_seed_is_the_run_of_simulate():
         pd.testing.assert_frame_equal(one[list(h.frame())].reset_index(drop=True), h.frame(), check_exact=True)
 
 
-def test_values_and_seeds_may_be_arrays():
-    listed = fc.sweep(bowls, {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=[3, 5], rounds=3)
-    arrays = fc.sweep(bowls, {"lr": np.array([0.1, 0.2])}, method=fc.FedAvg(), seeds=np.array([3, 5]), rounds=3)
-    pd.testing.assert_frame_equal(listed, arrays, check_exact=True)
-
-
 def test_a_column_has_numbers_names_of_functions_and_reprs():
     def falls(t):
         return 0.1 / (1 + t)
@@ -71,20 +62,6 @@ def test_a_column_has_numbers_names_of_functions_and_reprs():
     assert frame["cohort"].unique().tolist() == ["None", 2]
     assert frame["clip"].dtype == float
     assert frame.groupby(["lr", "cohort", "clip"]).ngroups == 3 * 2 * 2
-
-
-def dealt(seed, part=None):
-    return fc.quadratic(np.eye(2)[None].repeat(3, 0), np.full((3, 2), 2.0 if isinstance(part, float) else 1.0))
-
-
-def test_equal_numbers_that_mean_different_things_stay_apart():
-    for make, grid in ((bowls, {"cohort": [1, 1.0, 2]}), (dealt, {"part": [1, 1.0, 2]})):
-        frame = fc.sweep(make, grid, method=fc.FedAvg(), seeds=1, rounds=1)
-        (name,) = grid
-        assert frame[name].unique().tolist() == ["1 (1)", "1.0 (2)", 2]
-        last = frame[(frame["round"] == 1) & (frame["metric"] == "loss")]
-        assert last["value"].nunique() >= 2
-        assert len(last) == last.groupby([name, "seed"]).ngroups == 3
 
 
 def interrupted(t, metrics):
@@ -99,14 +76,12 @@ def test_an_interrupt_keeps_the_results_of_the_runs_that_had_ended():
     with pytest.raises(KeyboardInterrupt) as of_list:
         fc.simulate_many([{"on_evaluate": s} for s in settings], bowls(0), method=fc.FedAvg(), rounds=2)
     assert [len(history.cohorts) for history in of_list.value.results] == [2]
-    with pytest.raises(KeyboardInterrupt) as at_once:
-        fc.sweep(bowls, {"on_evaluate": [interrupted]}, method=fc.FedAvg(), seeds=1, rounds=2)
-    assert at_once.value.frame.empty
 
 
 def test_processes_give_what_one_gives():
     alone = fc.sweep(bowls, {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=[3, 5], rounds=3)
-    both = fc.sweep(bowls, {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=[3, 5], rounds=3, workers=2)
+    arrays = {"grid": {"lr": np.array([0.1, 0.2])}, "seeds": np.array([3, 5])}  # as good as lists
+    both = fc.sweep(bowls, **arrays, method=fc.FedAvg(), rounds=3, workers=2)
     pd.testing.assert_frame_equal(alone, both, check_exact=True)
 
 
@@ -137,30 +112,20 @@ def test_a_second_call_does_what_is_missing(tmp_path):
     pd.testing.assert_frame_equal(more[more["lr"] == 0.1].reset_index(drop=True), first)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"rounds": 4}, {"server_lr": 0.5}, {"method": fc.FedUp(0.1)}, {"lr": 0.3}, {"lr": lambda t: 0.1 / (1 + t)}],
-    ids=["rounds", "server_lr", "method", "lr", "schedule"],
-)
-def test_a_stored_run_is_taken_for_no_other(tmp_path, other):
+OTHER = {
+    "rounds": lambda: {"rounds": 4}, "method": lambda: {"method": fc.FedUp(0.1)},
+    "a schedule, wherever it stands in memory": lambda: {"lr": lambda t: 0.1 / (1 + t)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_a_stored_run_is_taken_for_no_other(what, tmp_path):
     settings = {"method": fc.FedAvg(), "rounds": 3, "lr": 0.1, "seeds": 1}
     fc.sweep(bowls, {"local_steps": [2]}, folder=tmp_path, **settings)
-    kept = fc.sweep(bowls, {"local_steps": [2]}, folder=tmp_path, **settings | other)
+    made = [OTHER[what]() for _ in range(2)]
+    for other in made:
+        kept = fc.sweep(bowls, {"local_steps": [2]}, folder=tmp_path, **settings | other)
     pd.testing.assert_frame_equal(kept, fc.sweep(bowls, {"local_steps": [2]}, **settings | other))
-    assert len(list(tmp_path.glob("*.json"))) == 2
-
-
-def test_a_schedule_is_known_by_what_it_takes_from_around_it(tmp_path):
-    def run(base):
-        return fc.sweep(
-            bowls, {"lr": [lambda t: base / (1 + t)]}, method=fc.FedAvg(), seeds=1, rounds=3, folder=tmp_path
-        )
-
-    first = run(0.1)["value"].tolist()
-    assert first != run(0.2)["value"].tolist()
-    more = [(lambda: None) for _ in range(99)]  # so that the next schedule stands elsewhere in memory
-    assert run(0.1)["value"].tolist() == first
-    assert len(more) == 99
     assert len(list(tmp_path.glob("*.json"))) == 2
 
 
@@ -175,20 +140,6 @@ def test_a_stored_run_is_of_the_validation_data_that_it_was_evaluated_on(tmp_pat
 
     run(1 - y[110:], tmp_path)
     pd.testing.assert_frame_equal(run(y[110:], tmp_path), run(y[110:]))
-
-
-def test_a_stored_run_is_of_the_federation_that_the_method_makes_by_its_seed(tmp_path):
-    """DepthFL draws its heads by the federation's seed, which decides nothing else here."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 10))
-
-    def run(seed, folder=None):
-        fed = fc.federation("digits", partition=np.array_split(np.arange(1400), 4), model=net, seed=seed)
-        how = {"seeds": 1, "method": fc.DepthFL({1.0: 0.5, 0.5: 0.5}), "rounds": 1, "local_steps": 2}
-        return fc.sweep(fed, {"lr": [0.1]}, folder=folder, **how)
-
-    run(0, tmp_path)
-    pd.testing.assert_frame_equal(run(1, tmp_path), run(1))
 
 
 class Ends(BaseException):
@@ -247,12 +198,11 @@ def drawn(seed):
     return fc.federation((x, np.arange(60) % 3), clients=3, model=net, seed=seed)
 
 
-@pytest.mark.parametrize("more", [{}, {"workers": 2}, {"at_once": 2}], ids=str)
-def test_a_module_that_is_made_for_a_run_has_the_weights_of_its_seed(more, tmp_path):
+def test_a_module_that_is_made_for_a_run_has_the_weights_of_its_seed(tmp_path):
     grid, state = {"lr": [0.1, 0.2]}, torch.get_rng_state()
     frame = fc.sweep(drawn, grid, method=fc.FedAvg(), seeds=2, folder=tmp_path, **RUN)
     assert torch.equal(torch.get_rng_state(), state)
-    again = fc.sweep(drawn, grid, method=fc.FedAvg(), seeds=2, **RUN, **more)
+    again = fc.sweep(drawn, grid, method=fc.FedAvg(), seeds=2, workers=2, **RUN)
     pd.testing.assert_frame_equal(again, frame, rtol=1e-5)
     first = frame[(frame["round"] == 0) & (frame["metric"] == "loss")]
     assert first.groupby("seed")["value"].nunique().tolist() == [1, 1], "two rates begin at one model"
@@ -261,34 +211,23 @@ def test_a_module_that_is_made_for_a_run_has_the_weights_of_its_seed(more, tmp_p
     assert len(list(tmp_path.glob("*.json"))) == 4, "what was done is found again"
 
 
-@pytest.mark.parametrize(
-    ("grid", "more", "words"),
-    [
-        ({"lr": 0.1}, {}, r"grid\['lr'\]=0.1; use a list of values"),
-        ({"lr": [0.1]}, {"lr": 0.2}, "lr is given in the grid and beside it"),
-        ({"rate": [0.1]}, {}, "'rate' is an argument of neither simulate nor the federation; known: .*lr, "),
-        ({"seed": [0, 1]}, {}, "seed is the sweep's own; use seeds="),
-        ({"lr": [0.1]}, {"resume": True}, "resume is the sweep's own; use folder="),
-        ({"lr": [0.1]}, {"seeds": [1, 1]}, r"seeds=\[1, 1\]; use different seeds"),
-        ({"lr": [0.1]}, {"seeds": 0}, "seeds=0 is out of range"),
-        ({"lr": [0.1]}, {"workers": 0}, "workers=0 is out of range"),
-        ({"lr": [0.1]}, {"at_once": 0}, "at_once=0 is out of range"),
-        ({"lr": [0.1]}, {"method": None}, "no method"),
-        ({"lr": [0.1]}, {"rounds": None}, "no rounds; give it in the grid"),
-        ({"lr": [0.1, 0.2, 0.1]}, {}, r"grid\['lr'\] has 0.1 more than once; use each value once"),
-        ({"partition": [fc.Dirichlet(0.1), fc.Dirichlet(0.1)]}, {}, r"has Dirichlet\(.* more than once"),
-        ({"lr": [1, 1.0]}, {}, r"grid\['lr'\] has 1 more than once; use each value once"),
-        *(
-            ({name: [1, 2]}, {}, f"'{name}' in the grid is the name of another column.* as {name}_")
-            for name in ("diverged", "round", "metric", "client", "value")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("grid", "more", "words"), [
+    ({"lr": 0.1}, {}, r"grid\['lr'\]=0.1; use a list of values"),
+    ({"lr": [0.1]}, {"lr": 0.2}, "lr is given in the grid and beside it"),
+    ({"rate": [0.1]}, {}, "'rate' is an argument of neither simulate nor the federation; known: .*lr, "),
+    ({"seed": [0, 1]}, {}, "seed is the sweep's own; use seeds="),
+    ({"lr": [0.1]}, {"seeds": [1, 1]}, r"seeds=\[1, 1\]; use different seeds"),
+    ({"lr": [0.1]}, {"seeds": 0}, "seeds=0 is out of range"),
+    ({"lr": [0.1]}, {"workers": 0}, "workers=0 is out of range"),
+    ({"lr": [0.1]}, {"method": None}, "no method"),
+    ({"partition": [fc.Dirichlet(0.1), fc.Dirichlet(0.1)]}, {}, r"has Dirichlet\(.* more than once"),
+    ({"lr": [1, 1.0]}, {}, r"grid\['lr'\] has 1 more than once; use each value once"),
+    ({"round": [1, 2]}, {}, "'round' in the grid is the name of another column.* as round_"),
+])  # fmt: skip
 def test_a_wrong_call_is_refused_before_any_run(grid, more, words):
     settings = {"method": fc.FedAvg(), "rounds": 1} | more
-    settings = {k: v for k, v in settings.items() if v is not None}
     with pytest.raises(ValueError, match=words):
-        fc.sweep(bowls, grid, **settings)
+        fc.sweep(bowls, grid, **{k: v for k, v in settings.items() if v is not None})
 
 
 # --- what runs remember, each for itself --------------------------------------------------------------------------
@@ -298,10 +237,9 @@ class Patience:
     """Ends a run whose loss has not fallen for `n` evaluations."""
 
     def __init__(self, n):
-        self.n, self.best, self.left, self.seen = n, float("inf"), n, []
+        self.n, self.best, self.left = n, float("inf"), n
 
     def __call__(self, t, metrics):
-        self.seen.append(t)
         better = metrics["loss"] < self.best - 1e-3
         self.best, self.left = (metrics["loss"], self.n) if better else (self.best, self.left - 1)
         return self.left <= 0
@@ -337,71 +275,26 @@ def test_a_stopping_rule_and_a_probe_with_memory_are_one_per_run(kind, tmp_path)
         call = partial(fc.sweep, digits64(0), RATES, method=fc.FedAvg(), seeds=1, rounds=5, cohort=4, local_steps=1)
         frame = call(on_evaluate=rule, probes=[probe], **more)
         assert probe.count == 0, "the caller's own is as it was"
-        if more.get("folder"):
-            again = call(on_evaluate=rule, probes=[probe], **more)
-            pd.testing.assert_frame_equal(frame, again, check_exact=True)
-            assert len(list(tmp_path.glob("*.json"))) == 4
         return frame
 
     alone = table()
     done = alone.groupby("lr", sort=False)["round"].max().tolist()
     assert done == [5, 2, 5, 2]
     assert alone[(alone["metric"] == "number") & (alone["round"] == 1)]["value"].tolist() == [1.0] * 4
-    for more in ({"workers": 2}, {"folder": tmp_path}):
+    for more in ({"folder": tmp_path, "workers": 2}, {"folder": tmp_path}):
         pd.testing.assert_frame_equal(table(**more), alone, rtol=1e-10)
+    assert len(list(tmp_path.glob("*.json"))) == 4, "read, and not made again"
     runs = [{"lr": lr} for lr in RATES["lr"]]
     shared = {"method": fc.FedAvg(), "rounds": 5, "cohort": 4, "local_steps": 1}
     many = fc.simulate_many(runs, digits64(0), on_evaluate=RULES[kind](), probes=[Numbered()], **shared)
     assert [len(h.cohorts) for h in many] == done
 
 
-def test_a_rule_and_a_schedule_that_remember_together_do_so_in_each_run():
-    class Cohort:
-        def __init__(self):
-            self.asked = 0
-
-        def size(self, t):
-            self.asked += 1
-            return 1 + self.asked % 2
-
-        def look(self, t, metrics):
-            return self.asked == 0
-
-    both = Cohort()
-    runs = [{"lr": lr} for lr in (0.1, 0.2)]
-    many = fc.simulate_many(runs, bowls(0), method=fc.FedAvg(), rounds=3, cohort=both.size, on_evaluate=both.look)
-    assert [[len(c) for c in h.cohorts] for h in many] == [[2, 1, 2]] * 2
-    assert both.asked == 0
-
-
-LOG, COUNT = [], {"seen": 0}
+LOG = []
 
 
 def to_a_global(t, metrics):
     LOG.append(t)
-
-
-def counts(t, metrics):
-    COUNT["seen"] += 1
-
-
-def rebinds(t, metrics):
-    global TIMES
-    TIMES += 1
-
-
-TIMES = 0
-
-
-def through_another(t, metrics):
-    counts(t, metrics)
-
-
-class Shared(Patience):
-    seen_by_all = []  # noqa: RUF012
-
-    def __call__(self, t, metrics):
-        self.seen_by_all.append(t)
 
 
 def nonlocal_counter():
@@ -415,28 +308,6 @@ def nonlocal_counter():
     return stops
 
 
-def closed_over():
-    rule = Patience(1)
-    return lambda t, metrics: rule(t, metrics)
-
-
-class Holds(Patience):
-    """Whose copy shares the function that it holds."""
-
-    def __init__(self):
-        self.rules = [nonlocal_counter()]
-
-    def __call__(self, t, metrics):
-        return self.rules[0](t, metrics)
-
-
-class Alone(Patience):
-    """Who gives itself for a copy."""
-
-    def __deepcopy__(self, memo):
-        return self
-
-
 def log():
     rows = []
     return rows.insert
@@ -445,26 +316,13 @@ def log():
 DRAWS, TURNS = np.random.default_rng(0), itertools.count()
 
 
-@functools.cache
-def kept(t):
-    return DRAWS.random()
-
-
 WRITERS = {
     "a global list": lambda: to_a_global,
-    "a global number": lambda: rebinds,
-    "another function": lambda: through_another,
-    "a class": lambda: Shared(2),
     "a nonlocal": nonlocal_counter,
-    "an object in a closure": closed_over,
     "a list's own method": log,
-    "a function in an object": Holds,
-    "what gives itself for a copy": lambda: Alone(2),
     "a generator of numbers": lambda: lambda t, m: DRAWS.random() > 2,
     "an iterator": lambda: lambda t, m: next(TURNS) < 0,
-    "a generator behind a cache": lambda: (kept.cache_clear(), lambda t, m: kept(t) > 2)[1],
     "NumPy's own generator": lambda: lambda t, m: np.random.random() > 2,  # noqa: NPY002
-    "a lambda around a maker's": lambda: partial(nonlocal_counter()),
 }
 
 
@@ -480,57 +338,18 @@ def test_what_remembers_outside_of_itself_is_refused_and_not_shared(kind):
     fc.simulate(fc.FedAvg(), bowls(0), rounds=2, on_evaluate=make())  # one run may keep a log
 
 
-def test_what_only_reads_or_writes_to_a_file_is_no_memory(tmp_path):
-    target, file, table = {"loss": -1.0}, tmp_path / "log", np.zeros(3)
-
-    def reads(t, metrics):
-        with open(file, "a") as f:
-            f.write(f"{t}\n")
-        return metrics["loss"] < target["loss"] + table[0]
-
-    call = partial(fc.sweep, bowls(0), RATES, method=fc.FedAvg(), seeds=1, rounds=2, folder=tmp_path / "runs")
-    assert call(on_evaluate=reads)["round"].max() == 2
-    assert len(file.read_text().splitlines()) == 4 * 3
-    target["loss"] = 1e9
-    assert call(on_evaluate=reads)["round"].max() == 0, "what it reads is part of the run"
-
-
 def test_what_cannot_be_copied_is_refused_before_any_run():
-    class Held(Patience):
-        def __init__(self):
-            super().__init__(2)
-            self.lock = threading.Lock()
-
-    asked = []
-    for more in ({"on_evaluate": Held()}, {"probes": [Held()]}):
+    held, asked = Patience(2), []
+    held.lock = threading.Lock()
+    for more in ({"on_evaluate": held}, {"probes": [held]}):
         with pytest.raises(TypeError, match=r"cannot be copied for each run .*lock.*on_evaluate=lambda: Stop"):
             fc.sweep(lambda seed: asked.append(seed), {"lr": [0.1]}, method=fc.FedAvg(), rounds=1, **more)
-        with pytest.raises(TypeError, match="cannot be copied"):
-            fc.simulate_many([{}], bowls(0), method=fc.FedAvg(), rounds=1, **more)
     assert not asked
-    fc.sweep(bowls, {"lr": [0.1]}, method=fc.FedAvg(), rounds=1, on_evaluate=lambda: Held())
     with pytest.raises(fc.SweepFailed, match="made 3; let it make a function"):
         fc.sweep(bowls, {"lr": [0.1]}, method=fc.FedAvg(), rounds=1, on_evaluate=lambda: 3)
 
 
 # --- what stands in a folder --------------------------------------------------------------------------------------
-
-
-def resealed(change):
-    """A file's content changed by one who knows the checksum."""
-
-    def damage(file):
-        content = archives.unsealed(file)
-        change(content)
-        file.write_bytes(archives.sealed(content))
-
-    return damage
-
-
-def bare(file):
-    """As before there were checksums."""
-    content = archives.unsealed(file)
-    file.write_text(json.dumps(content))
 
 
 def other(file):
@@ -540,14 +359,11 @@ def other(file):
 
 DAMAGE = {
     "cut": lambda file: file.write_bytes(file.read_bytes()[:-9]),
-    "no checksum": bare,
+    "another number": lambda file: file.write_bytes(file.read_bytes().replace(b'"loss",null,', b'"loss",null,1')),
     "another run's": other,
-    "deep": lambda file: file.write_text("[" * 100_000),
     "a list": lambda file: file.write_text("[1]"),
-    "bytes": lambda file: file.write_bytes(b"\xff\xfe"),
-    "a folder": lambda file: (file.unlink(), file.mkdir()),
+    "deep": lambda file: file.write_text("[" * 100_000),
     "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
-    "another identity": resealed(lambda c: c["identity"].update(seed=7)),
 }
 
 
@@ -561,18 +377,6 @@ def test_a_file_that_is_not_what_its_name_says_is_set_aside_and_its_run_made_aga
         pd.testing.assert_frame_equal(call(), whole, check_exact=True)
     assert file.with_suffix(".damaged").exists()
     pd.testing.assert_frame_equal(call(), whole, check_exact=True)
-
-
-def test_no_flipped_byte_changes_the_table(tmp_path):
-    call = partial(fc.sweep, bowls(0), {"lr": [0.1]}, method=fc.FedAvg(), seeds=1, folder=tmp_path, **RUN)
-    whole = call()
-    (file,) = tmp_path.glob("*.json")
-    text, rng = file.read_bytes(), np.random.default_rng(0)
-    for at in rng.integers(0, len(text), 60):
-        file.write_bytes(text[:at] + bytes([text[at] ^ 1 << rng.integers(8)]) + text[at + 1 :])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            pd.testing.assert_frame_equal(call(), whole, check_exact=True)
 
 
 def test_a_finished_folder_is_read_where_nobody_may_write(tmp_path, monkeypatch):
@@ -598,44 +402,29 @@ def waits(folder):
     fc.sweep(bowls(0), {"lr": [0.1, 0.2]}, method=fc.FedAvg(), rounds=10**5, seeds=1, on_evaluate=wait, workers=2)
 
 
-def is_alive(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_workers_end_with_a_sweep_that_is_killed(tmp_path):
     process = h.SERVER.Process(target=waits, args=(tmp_path,))
     process.start()
-    deadline = time.monotonic() + 60
-    while len(list(tmp_path.iterdir())) < 2 and process.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    ready = until(lambda: len(list(tmp_path.iterdir())) == 2, 60)
     process.kill()
     process.join()
-    workers = [int(file.name) for file in tmp_path.iterdir()]
-    assert len(workers) == 2
-    deadline = time.monotonic() + 30
-    while any(map(is_alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(is_alive, workers))
+    assert ready
+    assert until(lambda: not any(runs(int(file.name)) for file in tmp_path.iterdir()), 30)
 
 
 # --- several runs of one federation -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at_once", [None, 2])
-def test_several_runs_of_one_call_are_those_of_simulate_to_the_bit(at_once):
+def test_several_runs_of_one_call_are_those_of_simulate_to_the_bit():
     """Also of methods that change the federation's data."""
-    fed = fc.federation("digits", 8, fc.Shards(2), "digit_model_small", seed=0, normalise="client")
+    fed = fc.federation("digits", 4, fc.Shards(3), "digit_model_small", seed=0, normalise="client")
     runs = [
         {"method": fc.FedAvg(), "seed": 1, "weight_decay": 1e-3}, {"method": fc.SCAFFOLD(), "lr": 0.2, "momentum": 0.9},
-        {"method": fc.HeteroFL(0.5), "local_steps": range(1, 9)}, {"method": fc.FedGSE(0.5, public=2)},
+        {"method": fc.HeteroFL(0.5), "local_steps": range(1, 5)}, {"method": fc.FedGSE(0.5, public=2)},
         {"method": fc.Central(), "rounds": 1}, {"method": fc.FedBN(), "cohort": 3, "batch_size": None},
     ]  # fmt: skip
     runs = [{"rounds": 2, "lr": 0.1} | one for one in runs]
-    for one, run in zip(fc.simulate_many(runs, fed, at_once=at_once), runs, strict=True):
+    for one, run in zip(fc.simulate_many(runs, fed, at_once=2), runs, strict=True):
         other = fc.simulate(fed=fed, **run)
         assert torch.equal(one.params, other.params)
         assert (one.cohorts, one.rows) == (other.cohorts, other.rows)
@@ -653,18 +442,13 @@ def test_a_run_that_diverges_stands_in_its_place_and_an_error_is_raised_when_the
     assert len(good.cohorts) == 5
 
 
-@pytest.mark.parametrize(
-    ("runs", "shared", "error", "words"),
-    [
-        ([], {}, ValueError, "runs is empty"),
-        ([{"lr": 0.1}], {"lr": 0.2}, ValueError, r"lr is given in runs\[0\] and beside it"),
-        ([3], {}, TypeError, r"runs\[0\]=3; use a mapping"),
-        ([{"rate": 1}], {}, TypeError, r"runs\[0\]={'rate': 1}; use a mapping of arguments of simulate"),
-        ([{}, {}], {"checkpoint_dir": "x"}, ValueError, "several runs have one checkpoint_dir; give each its own"),
-        ([{"checkpoint_dir": "x"}, {"checkpoint_dir": "x/../x"}], {}, ValueError, "give each its own"),
-        ([{"lr": -1.0}], {}, ValueError, "lr=-1 is out of range"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("runs", "shared", "error", "words"), [
+    ([], {}, ValueError, "runs is empty"),
+    ([{"lr": 0.1}], {"lr": 0.2}, ValueError, r"lr is given in runs\[0\] and beside it"),
+    ([{"rate": 1}], {}, TypeError, r"runs\[0\]={'rate': 1}; use a mapping of arguments of simulate"),
+    ([{"checkpoint_dir": "x"}, {"checkpoint_dir": "x/../x"}], {}, ValueError, "one checkpoint_dir; give each its own"),
+    ([{"lr": -1.0}], {}, ValueError, "lr=-1 is out of range"),
+])  # fmt: skip
 def test_wrong_runs_are_refused(runs, shared, error, words):
     with pytest.raises(error, match=words):
         fc.simulate_many(runs, bowls(0), method=fc.FedAvg(), rounds=1, **shared)
@@ -673,32 +457,20 @@ def test_wrong_runs_are_refused(runs, shared, error, words):
 # --- threads ------------------------------------------------------------------------------------------------------
 
 
-class Dropping(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.Sequential(
-            torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3),
-            torch.nn.Linear(16, 10),
-        )  # fmt: skip
-
-    def forward(self, x):
-        return self.layers(x)
+NET = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 10))
 
 
-@pytest.mark.parametrize("model", ["lenet", "thesis_cnn_small", Dropping()], ids=["initial weights", "norm", "drop"])
 @pytest.mark.parametrize(
-    ("backend", "kind"), [("threading", "made"), ("threading", "given"), ("dask", "made")], ids=lambda word: word
+    ("kind", "model"), [("made", "thesis_cnn_small"), ("given", NET)], ids=["federations", "one federation"]
 )
-def test_threads_of_a_worker_give_the_table_of_one_process(backend, model, kind):
-    joblib, distributed = pytest.importorskip("joblib"), pytest.importorskip("distributed")
-    g = np.random.default_rng(0)
-    x = g.integers(0, 255, (60, 3, 32, 32) if model == "lenet" else (200, 1, 8, 8), dtype=np.uint8)
-    make = partial(fc.federation, (x, g.integers(0, 10, len(x))), clients=4, model=model, dtype=torch.float64)
-    federation = make if kind == "made" else make(seed=0)
+def test_threads_of_a_worker_give_the_table_of_one_process(kind, model):
+    joblib, g = pytest.importorskip("joblib"), np.random.default_rng(0)
+    data = g.integers(0, 255, (200, 1, 8, 8), dtype=np.uint8), g.integers(0, 10, 200)
+    make = partial(fc.federation, data, clients=4, model=model, dtype=torch.float64)
     work = {"seeds": 2, "rounds": 2, "cohort": 2, "local_steps": 2, "batch_size": 10, "on_evaluate": Patience(1)}
-    call = partial(fc.sweep, federation, {"method": [fc.FedAvg(), fc.SCAFFOLD()], "lr": [0.05, 0.1]}, **work)
+    grid = {"method": [fc.FedAvg(), fc.SCAFFOLD()], "lr": [0.05, 0.1]}
+    call = partial(fc.sweep, make if kind == "made" else make(seed=0), grid, **work)
     alone = call()
-    where = {"n_workers": 1, "threads_per_worker": 4, "processes": False, "dashboard_address": None}
-    with distributed.Client(**where) if backend == "dask" else nullcontext(), joblib.parallel_config(backend=backend):
+    with joblib.parallel_config(backend="threading"):
         many = call(workers=4)
     pd.testing.assert_frame_equal(many, alone, rtol=1e-9)

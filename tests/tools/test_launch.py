@@ -6,15 +6,11 @@ import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tools import launch  # noqa: E402
+from tools import book, launch
 
 ADDRESS = "https://github.com/me/book"
 
@@ -30,7 +26,7 @@ def commands_of_first_cell(notebook, monkeypatch, installed):
 
 
 def test_a_chapter_installs_the_book_from_its_address_only_where_it_is_missing(monkeypatch):
-    chapter = json.loads((ROOT / "book" / "averaging.ipynb").read_text("utf-8"))
+    chapter = json.loads((book.ROOT / "book" / "averaging.ipynb").read_text("utf-8"))
     opened = launch.with_install_cell(chapter, ADDRESS)
     nbformat.validate(nbformat.from_dict(opened))
     assert opened["cells"][1:] == chapter["cells"]
