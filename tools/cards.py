@@ -112,7 +112,7 @@ def _measured(line: dict[str, Any]) -> str:
     ends = list(dict.fromkeys(f"{mean:.1f}" for mean in (*means[:1], *means[-1:])))
     seeds = " or ".join(map(str, sorted({len(values) for values in finals})))
     runs = f"runs diverged in {diverged} of {len(finals)} columns"
-    return ", ".join([*([" to ".join(ends)] if ends else []), f"{seeds} seeds", *([runs] if diverged else [])])
+    return ", ".join(filter(None, [" to ".join(ends), f"{seeds} seed{'s' * (seeds != '1')}", runs * bool(diverged)]))
 
 
 def _compared(line: dict[str, Any]) -> str:
