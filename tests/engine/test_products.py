@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import helpers as h
+import numpy as np
 import pytest
 import torch
 
@@ -17,26 +18,32 @@ ZEN4 = {"cpu_name": "AMD EPYC", "avx512_f": True, "avx512_vp2intersect": False, 
 ZEN5 = {**ZEN4, "avx512_vp2intersect": True, "avx_vnni": True}
 
 
-def decide_anew():
+@pytest.fixture(autouse=True)
+def as_before():
+    """The rule decides anew, and nothing that a test has chosen stays."""
+    yield
+    products.use("auto")
     for cached in (products._is_wide_amd, products._is_accurate):
         cached.cache_clear()
 
 
-@pytest.fixture(autouse=True)
-def as_before():
-    """The rule decides anew, and nothing that a test has chosen stays."""
-    decide_anew()
-    yield
-    products.use("auto")
-    decide_anew()
+def texts(n=60):
+    x = np.random.default_rng(0).integers(0, 80, (n, 3)).astype(np.uint8)
+    return fc.data.Source("texts", x, np.arange(n) % 80, x[:15], np.arange(15), 80, text=True)
 
 
-METHODS = {"a layer's": fc.FedAvg(), "that of W and Y": fc.DFedAvg(mixing=fc.Complete())}
+PRODUCTS = {  # whose products: method, data, model
+    "a layer's": (fc.FedAvg(), h.images, "mlp"),
+    "a recurrent layer's": (fc.FedAvg(), texts, "lstm"),
+    "a sub-model's": (fc.HeteroFL([(1.0, 0.4), (0.5, 0.6)]), h.images, "mlp"),
+    "that of W and Y": (fc.DFedAvg(mixing=fc.Complete()), h.images, "mlp"),
+}
 
 
-def trained(whose="a layer's"):
-    fed = fc.federation(h.images(60), clients=5, model="mlp")
-    return fc.simulate(METHODS[whose], fed, rounds=2, lr=0.1, batch_size=8).params
+def trained(kind="a layer's"):
+    method, data, model = PRODUCTS[kind]
+    fed = fc.federation(data(60), clients=5, model=model)
+    return fc.simulate(method, fed, rounds=2, lr=0.1, batch_size=8).params
 
 
 @pytest.mark.parametrize(
@@ -46,6 +53,7 @@ def trained(whose="a layer's"):
 )
 def test_processors_other_than_amds_from_zen_5_on_keep_mkl(cpu, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu, raising=False)
+    products._is_wide_amd.cache_clear()
     assert products.library() == "mkl"
 
 
@@ -56,17 +64,19 @@ def test_amds_from_zen_5_on_take_onednn_only_if_it_is_as_accurate(tolerance, lib
     monkeypatch.setattr(products, "TOLERANCE", tolerance)
     errors = iter((1.0, 2.0))  # MKL's, then oneDNN's
     monkeypatch.setattr(products, "_error", lambda: next(errors))
+    products._is_wide_amd.cache_clear()
+    products._is_accurate.cache_clear()
     assert products.library() == library
     assert fc.federation(h.images(60), clients=5).engine.products == library
 
 
 @needs_switch
-@pytest.mark.parametrize("whose", METHODS)
-def test_both_libraries_train_the_same_model_to_rounding_and_each_repeats_its_bits(whose):
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_both_libraries_train_the_same_model_to_rounding_and_each_repeats_its_bits(kind):
     runs = {}
     for library in ("mkl", "onednn"):
         products.use(library)
-        runs[library], again = trained(whose), trained(whose)
+        runs[library], again = trained(kind), trained(kind)
         assert torch.equal(runs[library], again)
     if products._is_accurate():  # with AMX oneDNN rounds to bfloat16, and only a user's own choice takes it
         h.close(runs["mkl"], runs["onednn"], 1e-4)
@@ -113,6 +123,8 @@ def test_a_thread_that_ends_first_leaves_the_others_their_products():
 def test_a_torch_without_the_switch_trains_by_mkl(monkeypatch):
     monkeypatch.setattr(products, "_switch", lambda: None)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: ZEN5, raising=False)
+    for cached in (products._is_wide_amd, products._is_accurate):
+        cached.cache_clear()
     assert products.library() == "mkl"
     products.use("onednn")
     assert products.library() == "mkl"
@@ -124,7 +136,7 @@ def test_another_name_is_refused():
         products.use("openblas")
 
 
-@pytest.mark.parametrize("chosen", ["none", "tf32"])
+@pytest.mark.parametrize("chosen", ["none", "ieee", "tf32"])
 def test_convolutions_on_a_gpu_are_tf32_only_where_the_caller_lets_products_be(chosen, monkeypatch):
     cudnn = torch.backends.cudnn
     before = cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, cudnn.deterministic

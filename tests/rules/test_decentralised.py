@@ -410,7 +410,7 @@ def test_corrected_clients_come_to_rest_at_the_optimum_where_gossip_does_not(top
     assert np.abs(fc.simulate(fc.DFedAvg(top), fed, **options).state["X"] - x).max() > 0.1
 
 
-@pytest.mark.parametrize("top", [fc.Ring(), topology.mixing(fc.Ring(), 4).dense().float()], ids=["float64", "float32"])
+@pytest.mark.parametrize("top", [fc.Ring(), (1 - torch.eye(4).roll(2, 0)) / 3], ids=["float64", "float32"])
 def test_an_eigenvalue_of_minus_a_third_is_allowed_without_laziness_whatever_its_rounding(top):
     end = fc.simulate(fc.ExactDiffusion(top, lazy=False), FED, rounds=100, lr=0.05).params
     assert (end.abs() < 10).all()
