@@ -396,3 +396,9 @@ def test_a_loss_that_keeps_memory_is_told_of_once_and_no_other():
     assert len(told) == 1
     with warnings.catch_warnings(action="error"):
         fc.simulate(fc.FedAvg(), fed("classes", loss=nn.CrossEntropyLoss(label_smoothing=0.1)), **RUN)
+
+
+def test_float32_federations_take_targets_in_float64():
+    history = fc.simulate(fc.FedAvg(), fed(dtype=torch.float32), **RUN)
+    assert history.params.dtype == torch.float32
+    assert history.final("loss") < history.curve("loss")[1][0]

@@ -219,6 +219,8 @@ SPECIFIED = {
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"tunes": {}}, "specification 'tunes' did you mean 'tune'?"),
+        ({"run": {"lr": 0.1}}, "run lacks 'rounds'"),
         ({"better": "lowest"}, "better='lowest' 'higher', 'lower'"),
         ({"metric": "auc"}, "metric='auc' better='higher' or 'lower'"),
         ({"run": {"rounds": 2, "local_step": 3}}, "run 'local_step' did you mean 'local_steps'?"),
@@ -245,3 +247,10 @@ def test_a_wrong_specification_is_explained_before_its_search_runs(change, words
         cells.run_cell(SPECIFIED | change)
     missing = [word for word in words.split() if word not in str(e.value)]
     assert not missing, f"{missing} not in: {e.value}"
+
+
+def test_domains_keep_their_readings_on_validation_data():
+    fed = fc.federation("digit-domains", partition=fc.ByOwner(), model="mlp", normalise="client", validation=True)
+    on = fed.on_validation()
+    assert len(on.source.test_owner) == len(on.test[1])
+    assert {"own_accuracy", "accuracy_target"} <= set(on.evaluate_clients(fed.x0.expand(fed.n, -1)))

@@ -222,6 +222,7 @@ HOOKS = [
     (extending(rows={"x": 1}), ValueError, "r.extended(rows=...) 'x' a name of the round; use another name"),
     (mine(local_work=lambda s, w: {}), TypeError, "Mine.local_work {} dataclasses.replace(work,"),
     (mine(local_work=lambda s, w: replace(w, lr=-1.0)), ValueError, "Mine.local_work: lr=-1 lr > 0"),
+    (mine(start=lambda s, x: {"x": x, "m": x}), ValueError, "'m' a name of the round; use another"),
     (mine(direction=lambda s, G, y, r: r.c_j), AttributeError, "the round has no 'c_j' prepare() added are: x"),
     (mine(on=lambda s, f: None), TypeError, "Mine.on None federation"),
 ]

@@ -501,3 +501,8 @@ def test_a_momentum_that_dfedavgm_replaces_is_told_of():
     fed = fc.federation("digits", clients=4, model="logistic")
     with pytest.warns(UserWarning, match=r"momentum=0.5 has no effect; use DFedAvgM\(momentum=0.5\)"):
         fc.simulate(fc.DFedAvgM(), fed, rounds=1, momentum=0.5)
+
+
+def test_a_run_that_diverges_names_the_rate_of_its_round(fed):
+    with pytest.raises(fc.Diverged, match="lr=1e\\+30"):
+        fc.simulate(fc.FedAvg(), fed, **RUN | {"lr": lambda t: 1e30 if t == 3 else 0.1})

@@ -617,3 +617,25 @@ def test_activations_under_batch_norm_do_not_depend_on_the_other_clients(monkeyp
     together = fed.activations(fed.x0, np.arange(3))[0]
     for i in range(3):
         h.close(fed.activations(fed.x0, np.array([i]))[0][0], together[i], 1e-12)
+
+
+@pytest.mark.parametrize("n", [7, 10])
+def test_capacities_are_dealt_out_in_exact_proportion_by_the_seed(n):
+    ratio, other = (fc.HeteroFL(LEVELS).ratios(seed, n) for seed in (0, 1))
+    assert all(abs((ratio == r).sum() - share * n) < 1 for r, share in LEVELS.items())
+    assert not np.array_equal(ratio, other)
+
+
+def test_shared_parameters_are_refused():
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    net[2].weight = net[0].weight
+    with pytest.raises(ValueError, match="shares parameters"):
+        Neurons.of(net)
+
+
+def test_a_sub_model_of_a_federation_starts_at_its_part_and_is_evaluated_at_its_width():
+    fed = h.network(sizes=(30, 20), shape=(1, 8, 8), model="thesis_cnn_small")
+    places, small = fed.neurons().places(fed.neurons().prefix(0.5))[0], fed.shrink(Width(0.5))
+    assert torch.equal(small.x0, fed.x0[places])
+    masked = torch.zeros_like(fed.x0).index_copy(0, places, fed.x0[places])
+    h.close(small.evaluate(fed.x0[places])["loss"], fed.evaluate(masked)["loss"], 1e-12)

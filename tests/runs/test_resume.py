@@ -167,6 +167,11 @@ def owned(*test_owner: int) -> dict:
     return {"fed": fc.federation(arrays, partition=fc.ByOwner(), model="logistic", device="cpu")}
 
 
+def public(label: int) -> dict:
+    x = np.arange(32, dtype=np.uint8).reshape(2, 1, 4, 4)
+    return {"fed": h.network(dtype=torch.float32).with_public(x, np.array([label, 2]))}
+
+
 def estimate(radius: float) -> dict:
     return {"probes": [fc.probes.gradient_estimate(radius)], "method": fc.FedUp()}
 
@@ -182,6 +187,7 @@ SAME_BUT = {
     "a training picture": ({}, changed("x"), "federation's data"),
     "a test picture": ({}, changed("test_x"), "federation's data"),
     "a test label": ({}, changed("test_y"), "federation's data"),
+    "public data": (public(0), public(1), "federation's data"),
     "owners of test images": (owned(0, 1, 2, 3, 0, 1, 2, 3), owned(0, 0, 1, 1, 2, 2, 3, 3), "federation's owners"),
     "a buffer of the model": (model(), model(offset=1.0), "federation's model"),
     "a frozen layer": (model(), model(trained=False), "federation's model"),

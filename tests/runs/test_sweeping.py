@@ -474,3 +474,42 @@ def test_threads_of_a_worker_give_the_table_of_one_process(kind, model):
     with joblib.parallel_config(backend="threading"):
         many = call(workers=4)
     pd.testing.assert_frame_equal(many, alone, rtol=1e-9)
+
+
+def test_a_stored_run_is_of_the_federation_that_the_method_makes_by_its_seed(tmp_path):
+    """DepthFL draws its heads by the federation's seed, which decides nothing else here."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 10))
+    how = {"method": fc.DepthFL({1.0: 0.5, 0.5: 0.5}), "seeds": 1, "rounds": 1, "local_steps": 1, "folder": tmp_path}
+    for seed in (0, 1):
+        fed = fc.federation("digits", partition=np.array_split(np.arange(1400), 4), model=net, seed=seed)
+        fc.sweep(fed, {"lr": [0.1]}, **how)
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_what_a_function_reads_is_part_of_a_stored_run(tmp_path):
+    target = {"loss": -1.0}
+    rule = {"on_evaluate": lambda t, metrics: metrics["loss"] < target["loss"]}
+    call = partial(fc.sweep, bowls(0), {"lr": [0.1]}, method=fc.FedAvg(), seeds=1, rounds=2, folder=tmp_path)
+    assert call(**rule)["round"].max() == 2
+    target["loss"] = 1e9
+    assert call(**rule)["round"].max() == 0
+
+
+def test_equal_numbers_that_mean_different_things_stay_apart():
+    frame = fc.sweep(bowls, {"cohort": [1, 1.0, 2]}, method=fc.FedAvg(), seeds=1, rounds=1)
+    assert frame["cohort"].unique().tolist() == ["1 (1)", "1.0 (2)", 2]
+
+
+def test_a_rule_and_a_schedule_that_remember_together_do_so_in_each_run():
+    class Both:
+        asked = 0
+
+        def size(self, t):
+            self.asked += 1
+            return 1
+
+    both = Both()
+    shared = {"cohort": both.size, "on_evaluate": partial(lambda held, t, metrics: held.asked == 0, both)}
+    many = fc.simulate_many([{"lr": 0.1}, {"lr": 0.2}], bowls(0), method=fc.FedAvg(), rounds=2, **shared)
+    assert [len(history.cohorts) for history in many] == [2, 2]
+    assert both.asked == 0
