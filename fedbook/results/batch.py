@@ -22,7 +22,6 @@ from .cells import CorruptResult, Result, confirmed, identity, load, record, run
 from .notebooks import NotebookFailed, execute
 
 NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
-RETRIES = 2  # for a cell whose worker died
 SECONDS = 10  # time limit for the scheduler's answer
 LOOPBACK = "127.0.0.1:0"  # Dask's default would open its status pages to the network
 
@@ -270,10 +269,10 @@ def _on_cluster(
         stack.callback(lambda: cluster is not None and cluster.close())
         stack.callback(client.close)
         try:
-            for k, cell in enumerate(todo):
+            for k, cell in enumerate(todo):  # without retries: Dask itself repeats what a dead worker leaves
                 on = call.keywords["device"] or (f"cuda:{k % gpus}" if gpus > 1 and cluster is not None else None)
                 key = f"{cell.name}-{k}"
-                futures[client.submit(call, cell=cell, device=on, key=key, pure=False, retries=RETRIES)] = cell
+                futures[client.submit(call, cell=cell, device=on, key=key, pure=False)] = cell
             for future in as_completed(futures):
                 collect(futures[future], future.result)
         except KeyboardInterrupt:  # no waiting: threads of this process end with it, remote workers are cancelled

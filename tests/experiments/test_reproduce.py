@@ -30,7 +30,6 @@ from fedbook.pictures import widgets
 from fedbook.results import batch, cells, estimate, provenance
 from fedbook.results.batch import ResultFolder, slug
 from fedbook.results.cells import identity
-from fedbook.results.notebooks import NotebookFailed
 from fedbook.studies import tuning
 from fedbook.studies.from_spec import build_federation, build_method
 from fedbook.studies.tuning import merged
@@ -228,11 +227,14 @@ def test_a_reader_that_ends_early_ends_the_command_quietly():
         assert (listing.wait(120), listing.stderr.read()) == (141, "")
 
 
-def test_a_failing_notebook_is_named_with_its_error(place):
-    cell = Cell("bad", merged(SPEC, {"method": {"server_momentum": 7}}))
-    with pytest.raises(NotebookFailed, match=r"cell \[3\]: ValueError: server_momentum=7 is out of range"):
-        batch.one(place, cell, [0])
+def test_a_failing_notebook_runs_once_and_is_named_with_its_error(place, monkeypatch):
+    cell, tried, plain = Cell("bad", merged(SPEC, {"method": {"server_momentum": 7}})), [], batch.execute
+    monkeypatch.setattr(batch, "execute", lambda *given, **named: tried.append(1) or plain(*given, **named))
+    ((name, notebook, error),) = batch.run(place, [cell], [0], workers=1, progress=False).failed
+    assert "cell [3]: ValueError: server_momentum=7 is out of range" in error
+    assert (name, Path(notebook)) == ("bad", place.notebook(cell))
     assert place.notebook(cell).exists()
+    assert len(tried) == 1
 
 
 def test_a_table_runs_as_notebooks_and_a_dead_worker_costs_its_running_cells_only(tmp_path, listed, capsys):
