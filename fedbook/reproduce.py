@@ -250,7 +250,7 @@ def _confirm(place: ResultFolder, cells: list[Cell], device: str | None) -> int:
             broken += 1
     differ = [name for name, answer in answers.items() if answer is False]
     for name in differ:
-        print(f"{place.table}: {name} differs in its first rounds: other code, or rounding here; --outdated runs it")
+        print(f"{place.table}: {name} has other first rounds now, by code or this processor; --outdated runs it")
     for cell in (cell for cell in cells if answers.get(cell.name)):
         if older := load(place.file(cell), cell.spec).outdated():
             print(f"{place.table}: {cell.name}: seeds {older} stay older: the trace of their code is not stored")

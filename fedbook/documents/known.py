@@ -66,7 +66,7 @@ def niid(profile: str) -> list[Cell]:
     cells = []
     for row, value in _NIID_PUBLISHED.items():
         method, run = [row, {"mu": 0.01} if row == "FedProx" else {}], _NIID_RUN
-        if row == "Flower's SCAFFOLD":  # its momentum does not hold the correction, so it is the method's own
+        if row == "Flower's SCAFFOLD":  # which has a momentum of its own, without the correction
             method, run = [f"{_FLOWER}:FlowerSCAFFOLD", {"beta": run["momentum"]}], {**run, "momentum": 0.0}
         spec = {"study": "best", "method": method, "federation": federation, "run": run}
         cells.append(Cell(f"Dirichlet {row}", spec, row, "Dir(0.5)", value, seeds=3))

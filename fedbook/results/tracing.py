@@ -9,8 +9,8 @@ A trace must not depend on the processor or the number of threads.  It is theref
 two to four rounds if a round has many steps: at a large learning rate a network with batch norm multiplies rounding
 errors by about 1.4 per step, and at about 10^-8 they switch single ReLU units, after which the runs diverge.  Rounds by
 epochs that have more than `LONG` steps are cut for the same reason.
-At the largest learning rates this may not be enough: a few cells leave another trace on another make of processor, and
-are confirmed by running on one processor both codes, that of the stored trace and today's.
+This is not always enough: a few cells with batch norm leave another trace on another make of processor.  To confirm
+them, both codes are run on one processor: that of the stored trace and today's.
 """
 
 from __future__ import annotations

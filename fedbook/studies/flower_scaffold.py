@@ -1,6 +1,6 @@
-"""SCAFFOLD as Flower's baseline niid_bench has it, for a published number that rests on where it differs from the rule.
+"""SCAFFOLD as Flower's baseline niid_bench computes it, to compare with the number that this baseline published.
 
-`documents.known` names this file as a user names one of theirs, so that no other result depends on it.
+`documents.known` names this file as a user names a method of their own (`user_files`); no other result depends on it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fedcore.support.checks import BelowOne
 class FlowerSCAFFOLD(fc.Method):
     """SCAFFOLD, option II (`fc.SCAFFOLD`), with the four departures of Flower's program.
 
-    b <- beta b + g, y <- y - lr (b + c - c_i): the correction is added behind the momentum.  c and all c_i start at
+    b <- beta b + g, y <- y - lr (b + c - c_i): the correction is added after the momentum.  c and all c_i start at
     the initial parameters instead of zero, which cancels where all clients take part.  c_i+ = c_i - c + (x - y_i) /
-    (K_i lr) as in the rule, although with momentum y_i moves up to 1 / (1 - beta) times as far.  c moves by the mean
-    of c_i+ - c_i with the weights of the samples, times |S|/n.
+    (K_i lr) as in the rule, although with momentum y_i moves up to 1 / (1 - beta) times as far.  c moves by |S|/n
+    times the mean of c_i+ - c_i with the run's weights, Flower's by samples; the rule has equal weights.
 
-    beta: of the momentum, which the run must not have as well.  Raises ValueError unless 0 <= beta < 1.
+    beta: the momentum; leave the run's own `momentum` at 0.  Raises ValueError unless 0 <= beta < 1.
     """
 
     beta: BelowOne = 0.9

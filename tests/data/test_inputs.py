@@ -198,7 +198,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("what", TOLD)
-def test_a_user_is_told_of(what):
+def test_a_user_is_told_of_such_data(what):
     call, words = TOLD[what]
     with pytest.warns(UserWarning, match=words) as told:
         call()
@@ -342,7 +342,7 @@ def dealt(*parts) -> fc.Federation:
 
 
 @pytest.mark.parametrize("what", REFUSED | NO_DATA)
-def test_is_refused_with_the_cure(what):
+def test_such_data_are_refused_with_the_cure(what):
     call, words = (REFUSED | NO_DATA)[what]
     with pytest.raises(ValueError if what in REFUSED else TypeError, match=words):
         call()
